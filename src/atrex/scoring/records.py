@@ -108,6 +108,8 @@ class RooflineScore(_Record):
     attainable_S: float | None = None
     calibrated_us: float | None = None
     calibrated_S: float | None = None
+    published_us: float | None = None  # equation 1 with the published W and Q; may be no lower bound, so S may pass 1
+    published_S: float | None = None
     uncertainty: float | None = None
 
 

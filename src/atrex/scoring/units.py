@@ -1,0 +1,89 @@
+"""Rules about one unit: its score, whether it is part of the headline, and the exit code that units ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from atrex.scoring.records import Status, UnitRecord
+
+S_COLUMNS = ("S", "attainable_S", "calibrated_S", "published_S")
+
+
+def s_j(roofline_us: float, median_us: float) -> float:
+    """S_j = T_roofline / T_cand of a unit, both in microseconds; in (0, 1].
+
+    Raises ValueError if a time is not positive and finite, or if S_j is over 1: a time under its lower bound is an
+    evaluation error (status `error`, `beyond_roofline`), never clipped. Source: the Atrex-Bench paper, equation 4.
+    """
+    _positive(roofline_us=roofline_us, median_us=median_us)
+    value = roofline_us / median_us
+    if value > 1:
+        raise ValueError(f"S_j = {value:.6g} is over 1: {median_us:.6g} us is under the roofline {roofline_us:.6g} us")
+    return value
+
+
+def attainable_s(roofline_us: float, floor_us: float, median_us: float) -> float:
+    """max(T_roofline, floor) / T_cand, times in microseconds.
+
+    The floor is a measured time, not a bound, so noise can carry this slightly over 1; it is not clipped either.
+    Raises ValueError if a time is not positive and finite.
+    """
+    _positive(roofline_us=roofline_us, floor_us=floor_us, median_us=median_us)
+    return max(roofline_us, floor_us) / median_us
+
+
+def unit_score(record: UnitRecord, column: str = "S") -> float | None:
+    """The unit's S_j (or another of `S_COLUMNS`) as recorded, or None when it has none.
+
+    Only a unit that passed has one: a correct unit past its time budget, or one in `error`, has no S_j in any column.
+    Raises ValueError if a recorded S is outside (0, 1], or any column is not positive and finite.
+    """
+    if record.verdict.status != Status.PASSED or not record.correct or record.roofline is None:
+        return None
+    value = getattr(record.roofline, column)
+    if value is None or record.roofline.S is None:
+        return None
+    if not (math.isfinite(value) and value > 0) or (column == "S" and value > 1):
+        raise ValueError(
+            f"{record.operator} {record.shape}: roofline.{column} = {value:.6g}, expected "
+            f"{'at most 1 and ' if column == 'S' else ''}over 0 (an evaluation error)"
+        )
+    return value
+
+
+def headline(records: Iterable[UnitRecord]) -> list[UnitRecord]:
+    """The units that scores are made of: published shapes, not held out."""
+    return [r for r in records if r.origin == "published" and not r.held_out]
+
+
+def unit_key(record: UnitRecord) -> tuple[str, str, str, str, bool]:
+    """What makes two records the same unit of a run."""
+    return record.candidate, record.device, record.operator, record.shape, record.held_out
+
+
+def exit_code(records: Iterable[UnitRecord]) -> int:
+    """1 if a unit ended in `error` (not shown to be the candidate's fault), else 0. Failed units do not raise it."""
+    return int(any(r.verdict.status == Status.ERROR for r in records))
+
+
+def by_operator(records: Sequence[UnitRecord]) -> dict[str, list[UnitRecord]]:
+    """The records of one candidate set, operator by operator.
+
+    Raises ValueError if a unit stands twice: scores are defined for one candidate at a time.
+    """
+    grouped: dict[str, list[UnitRecord]] = {}
+    seen: set[tuple[str, str, bool]] = set()
+    for record in records:
+        key = (record.operator, record.shape, record.held_out)
+        if key in seen:
+            raise ValueError(f"{record.operator} {record.shape} stands twice: score one candidate set at a time")
+        seen.add(key)
+        grouped.setdefault(record.operator, []).append(record)
+    return grouped
+
+
+def _positive(**times: float) -> None:
+    for name, value in times.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} = {value}, expected a positive time in microseconds")
