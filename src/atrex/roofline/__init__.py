@@ -1,0 +1,1 @@
+"""Semantic work, ceilings and what bounds a unit."""

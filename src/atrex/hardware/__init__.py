@@ -1,0 +1,1 @@
+"""Chips as data files with a cited source per value; detection; calibration."""
