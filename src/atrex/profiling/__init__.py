@@ -1,0 +1,1 @@
+"""What ran on the device and under which clocks: activity collectors (CUPTI, rocprofiler-sdk) and NVML."""
