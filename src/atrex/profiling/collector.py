@@ -23,7 +23,8 @@ class KernelRecord:
 
     `name` is the symbol as the driver gives it (mangled for C++), "Memcpy DtoD" and the like for copies, "Memset" for
     fills. `start_ns` and `end_ns` are nanoseconds on one clock for all records of a collector. `stream` numbers are the
-    profiler's own. `correlation` ties the record to the call that caused it; all kernels of one graph launch share it.
+    profiler's own; `device` is the CUDA ordinal, or the agent handle on AMD. `correlation` ties the record to the call
+    that caused it; all kernels of one graph launch share it.
     """
 
     name: str
