@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -14,6 +15,7 @@ from atrex.errors import UserError
 from atrex.scoring.records import CATEGORIES, ERROR_CATEGORIES, Status, UnitRecord, Verdict
 from atrex.scoring.units import unit_key
 
+HELD_OUT_ID = re.compile(r"h\d+")
 RUN_FILE, UNITS_FILE = "run.json", "units.jsonl"
 
 
@@ -115,8 +117,9 @@ def group_records(run: Mapping[str, Any], records: Sequence[UnitRecord]) -> dict
 
 
 def planned_units(run: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The (operator, shape) pairs of `run["planned"]`; entries of another form are left out."""
-    return [(str(p[0]), str(p[1])) for p in run.get("planned") or () if isinstance(p, list | tuple) and len(p) == 2]
+    """The (operator, shape) pairs of `run["planned"]`, without held-out shapes ("h0", ...) and malformed entries."""
+    pairs = [(str(p[0]), str(p[1])) for p in run.get("planned") or () if isinstance(p, list | tuple) and len(p) == 2]
+    return [p for p in pairs if not HELD_OUT_ID.fullmatch(p[1])]
 
 
 def _is_json(line: bytes) -> bool:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ class Weights:
     values: dict[str, float]
     source: str
     notes: list[str] = field(default_factory=list)
+
+
+def published_weights() -> Weights:
+    """The importance weights of the shipped suite, all published operators, normalized (their scores sum to 1.09)."""
+    document = json.loads((resources.files("atrex") / "suite" / "weights.json").read_text(encoding="utf-8"))
+    return Weights(normalize(document["importance"]), "published")
 
 
 def normalize(values: Mapping[str, float]) -> dict[str, float]:

@@ -1,0 +1,64 @@
+"""How figures print in a terminal. What was not measured prints as a dash, never as zero."""
+
+from __future__ import annotations
+
+from atrex.scoring.records import Status, UnitRecord, Verdict
+
+DASH = "-"
+
+
+def us(value: float | None) -> str:
+    """A time in microseconds, with about four digits."""
+    if value is None:
+        return DASH
+    return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def score(value: float | None) -> str:
+    """A fraction of the roofline; one too small for three decimals keeps two digits, so that only 0 reads as 0."""
+    if value is None:
+        return DASH
+    return f"{value:.1e}" if 0 < value < 0.0005 else f"{value:.3f}"
+
+
+def percent(value: float | None) -> str:
+    """A share in 0..1; 100.0 and 0.0 are only printed when they are exact."""
+    if value is None:
+        return DASH
+    shown = round(100 * value, 1)
+    if (shown == 100 and value < 1) or (shown == 0 and value > 0):
+        return ">99.9 %" if shown else "<0.1 %"
+    return f"{shown:.1f} %"
+
+
+def ratio(value: float | None) -> str:
+    """How many times faster than a baseline."""
+    return DASH if value is None else f"{value:.2f}x"
+
+
+def verdict(value: Verdict) -> str:
+    """`passed`, `runtime: numeric_mismatch`, `error: unstable`, with the shortcut of a unit that is no DSL kernel."""
+    text = str(value.status)
+    if value.status == Status.FAILED:
+        text = f"{value.stage}: {value.category}"
+    elif value.category:
+        text = f"{value.status}: {value.category}"
+    return f"{text} ({value.shortcut} fallback)" if value.shortcut else text
+
+
+def shape(record: UnitRecord) -> str:
+    """The shape id, marked when it is no published shape."""
+    mark = "held-out" if record.held_out else "" if record.origin == "published" else record.origin
+    return f"{record.shape} ({mark})" if mark else record.shape
+
+
+def unit_line(record: UnitRecord) -> str:
+    """One unit in one line, for progress: operator, shape, verdict, and time and S when there are any."""
+    parts = [record.operator, shape(record), verdict(record.verdict)]
+    if record.performance:
+        parts.append(f"{us(record.performance.median_us)} us")
+    if record.roofline and record.roofline.S is not None:
+        parts.append(f"S {score(record.roofline.S)}")
+    if record.verdict.reason:
+        parts.append(record.verdict.reason)
+    return "  ".join(parts)

@@ -1,0 +1,75 @@
+import json
+
+import pytest
+import typer
+from synthetic import error, failed, random_suite, unit, write_run
+from typer.testing import CliRunner
+
+from atrex.cli.score import score
+from atrex.errors import UserError
+from atrex.scoring.aggregate import summarize
+from atrex.scoring.published import PUBLISHED_SHAPES
+from atrex.scoring.weights import published_weights
+
+app = typer.Typer()
+app.command()(score)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def document(*arguments):
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def test_json_holds_the_figures_of_every_candidate(tmp_path):
+    records = random_suite()
+    found = document(write_run(tmp_path, records))
+    candidate = found["runs"][0]["candidates"][0]
+    expected = summarize(records, published_weights().values, PUBLISHED_SHAPES)
+    assert candidate["summary"]["s_agg"] == expected.s_agg > 0
+    assert candidate["summary"]["s_agg_calibrated"] is None
+    assert len(candidate["operators"]) == 30 and "units" not in candidate
+    assert (candidate["candidate"], candidate["chip"], candidate["dsl"]) == ("kernels/triton", "H200", ["triton"])
+
+
+def test_units_are_added_when_asked_for(tmp_path):
+    path = write_run(tmp_path, [unit()])
+    assert document(path, "--units")["runs"][0]["candidates"][0]["units"] == [unit().model_dump(mode="json")]
+    assert "Units: kernels/triton" in run(path, "--units").stdout
+    assert "Units:" not in run(path).stdout
+
+
+def test_weights_file_reweights_a_finished_run(tmp_path):
+    path = write_run(tmp_path / "run", [unit("rms_norm", s=0.5)])
+    weights = tmp_path / "weights.json"
+    weights.write_text('{"rms_norm": 2}')
+    found = document(path, "--weights", weights)
+    assert found["runs"][0]["candidates"][0]["summary"]["s_agg"] == 0.5
+    assert "normalized to 1" in found["weights"]["notes"][0]
+    assert "normalized to 1" in " ".join(run(path, "--weights", weights).stdout.split())
+
+
+def test_an_evaluation_error_exits_with_one_and_a_failure_does_not(tmp_path):
+    assert run(write_run(tmp_path / "a", [failed("runtime", "timeout")])).exit_code == 0
+    assert run(write_run(tmp_path / "b", [error("unstable")])).exit_code == 1
+
+
+def test_several_runs_are_told_apart(tmp_path):
+    paths = write_run(tmp_path / "a", [unit()]), write_run(tmp_path / "b", [unit(s=0.25)])
+    assert [r["run"] for r in document(*paths)["runs"]] == [str(p) for p in paths]
+    assert all(f"Run {p}"[:100] in run(*paths).stdout for p in paths)
+
+
+def test_what_scoring_refuses_names_the_run(tmp_path):
+    path = write_run(tmp_path, [unit(shape=str(i)) for i in range(57)])
+    result = run(path)
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception) == f"{path}: rms_norm: 57 published shapes were run, the suite has 56"
+
+
+@pytest.mark.parametrize("arguments", [["none"], [".", "--weights", "none.json"]])
+def test_bad_input_is_a_user_error(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(run(*arguments).exception, UserError)
