@@ -1,0 +1,141 @@
+"""What a DSL must provide, the registry, and the guess of a candidate's DSL from its source."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import pkgutil
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from atrex.dsls.attribution import Owner, classify
+from atrex.errors import UserError
+
+_REGISTRY: dict[str, DSL] = {}
+
+
+class Session:
+    """What one worker process observes of one candidate. Made by `DSL.instrument` before the candidate is imported.
+
+    `scratch` is the worker's private folder, `source` the candidate's file: only what is compiled from this file (or,
+    for compiled extensions, built below `scratch`) belongs to the target.
+    """
+
+    def __init__(self, scratch: Path, source: Path):
+        self.scratch = Path(scratch).resolve()
+        self.source = Path(source).resolve()
+
+    def env(self) -> dict[str, str]:
+        """Private caches below `scratch`, so that no candidate finds or leaves compiled code outside its own unit."""
+        under = self.scratch / "caches"
+        return {
+            "TRITON_CACHE_DIR": str(under / "triton"),
+            "TRITON_HOME": str(under / "triton-home"),
+            "TORCH_EXTENSIONS_DIR": str(under / "torch-extensions"),
+            "TORCHINDUCTOR_CACHE_DIR": str(under / "inductor"),
+            "CUDA_CACHE_PATH": str(under / "cuda"),
+            "TMPDIR": str(self.scratch / "tmp"),
+        }
+
+    def apply_env(self) -> None:
+        """Set `env()` in this process. Triton, torch and tempfile read it late, so it also works after their import."""
+        for name, value in self.env().items():
+            Path(value).mkdir(parents=True, exist_ok=True)
+            os.environ[name] = value
+        tempfile.tempdir = None
+
+    def artifacts(self) -> list[dict]:
+        """Completed target artifacts that were launched: `{name, kind, sha256, bytes}` each."""
+        raise NotImplementedError
+
+    def missing(self) -> list[str]:
+        """Names of target kernels that were launched without a completed artifact."""
+        raise NotImplementedError
+
+    def owner(self, kernel_name: str) -> Owner:
+        """Whose a device kernel is, from the name (mangled or not) that the activity records carry."""
+        return classify(kernel_name)
+
+    def adoption_begin(self) -> None:
+        """Start attributing host time. Only DSLs whose kernels run on the host measure here; others use CUPTI."""
+
+    def adoption_end(self) -> list[dict]:
+        """Stop, and give `{name, us, owner}` summed by name since `adoption_begin`."""
+        return []
+
+    def close(self) -> None:
+        """Take every hook out again. A worker that ends need not call it."""
+
+
+class DSL:
+    """One target DSL. Subclasses set the class attributes and register themselves with `@register`."""
+
+    name: str
+    devices: tuple[str, ...]  # torch device types it runs on
+    constraints: str  # what an author may and may not do, for prompts
+    imports: tuple[str, ...] = ()  # dotted import prefixes that show a candidate to be written in it
+
+    def matches(self, imports: Iterable[str], tree: ast.Module) -> int:
+        """How specifically the candidate's imports name this DSL: the longest matching prefix's length, 0 for none."""
+        return max(
+            (len(p) for p in self.imports for i in imports if i == p or i.startswith(p + ".")),
+            default=0,
+        )
+
+    def instrument(self, scratch: Path, source: Path) -> Session:
+        """Set private caches and hooks in this process; call before the candidate is imported."""
+        raise NotImplementedError
+
+
+def register(cls: type[DSL]) -> type[DSL]:
+    """Class decorator: make a DSL known under its name."""
+    _REGISTRY[cls.name] = cls()
+    return cls
+
+
+@cache
+def _discover() -> None:
+    package = importlib.import_module("atrex.dsls")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"atrex.dsls.{module.name}")
+
+
+def names() -> list[str]:
+    """Known DSL names, sorted."""
+    _discover()
+    return sorted(_REGISTRY)
+
+
+def get(name: str) -> DSL:
+    """The DSL of this name; `UserError` that lists the known ones otherwise."""
+    if name not in names():
+        raise UserError(f"dsl: unknown {name!r}, expected one of {', '.join(names())}")
+    return _REGISTRY[name]
+
+
+def default_for(device: str) -> str:
+    """The DSL assumed for a candidate that uses torch alone: cpp on the CPU, triton on a GPU."""
+    return "cpp" if device.split(":")[0] == "cpu" else "triton"
+
+
+def infer(source: str) -> str | None:
+    """The DSL that a candidate's source text is written in, from its imports; None when they name none.
+
+    A source that does not parse gives None: the compile gate reports the syntax error.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    imports = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imports.update(f"{node.module}.{alias.name}" for alias in node.names)
+    scored = [(_REGISTRY[name].matches(imports, tree), name) for name in names()]
+    best, name = max(scored, default=(0, None))
+    return name if best else None
