@@ -1,0 +1,127 @@
+"""`atrex eval`: judge candidates."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atrex.errors import UserError
+
+
+def evaluate(
+    candidates: Annotated[
+        list[str], typer.Argument(help="A .py file exposing Model, or a directory of <operator>.py files.")
+    ],
+    problem: Annotated[str | None, typer.Option(help="Operator; default: what the file is named after.")] = None,
+    shapes: Annotated[str | None, typer.Option(help='Shape ids, such as "0,3-5"; default: all.')] = None,
+    dsl: Annotated[str | None, typer.Option(help="Target DSL; default: what the candidate's imports say.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda:N; default: cuda:0 where there is one.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Randomized input sets per unit.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Run directory; default: runs/<time>-<candidate>.")] = None,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
+    quick: Annotated[bool, typer.Option(help="One shape, one seed, 20 timed calls.")] = False,
+    held_out: Annotated[bool, typer.Option(help="Also check the evaluator's held-out shapes.")] = True,
+    compile_budget: Annotated[float, typer.Option(help="Seconds for one shape's import and first forward.")] = 180.0,
+    execution_budget: Annotated[float, typer.Option(help="Seconds for one forward.")] = 10.0,
+    performance_budget: Annotated[float, typer.Option(help="Seconds for all timed forwards of a shape.")] = 10.0,
+    suite: Annotated[Path | None, typer.Option(help="A suite or problem folder; default: the shipped suite.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
+) -> None:
+    """Compile, check and time candidates; print a table and leave a run directory.
+
+    Exit status: 0 when every unit could be judged (failed units included), 1 when a unit ended in an error, 2 for bad
+    input, 130 when interrupted.
+    """
+    from atrex.evaluate.budgets import Budgets
+    from atrex.evaluate.run import Request, run
+
+    for name, value in (
+        ("compile", compile_budget),
+        ("execution", execution_budget),
+        ("performance", performance_budget),
+    ):
+        if not value > 0:
+            raise UserError(f"--{name}-budget {value:g}: expected a number of seconds above 0")
+    if resume and out is None:
+        raise UserError("--resume needs --out: the run directory to continue")
+    request = Request(
+        candidates=candidates,
+        problem=problem,
+        shapes=shapes,
+        dsl=dsl,
+        device=device or _default_device(),
+        seeds=seeds,
+        budgets=Budgets(compile_budget, execution_budget, performance_budget),
+        suite=suite,
+        out=out or _default_out(candidates[0]),
+        resume=resume,
+        quick=quick,
+        held_out=held_out,
+    )
+    started = time.monotonic()
+    outcome = run(request, _progress)
+    seconds = time.monotonic() - started
+    _report(outcome, seconds, as_json)
+    if outcome.interrupted:
+        print(
+            f"interrupted: {len(outcome.records)} units are in {outcome.path}; --resume --out {outcome.path} continues",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130)
+    from atrex.scoring.failures import exit_code
+
+    raise typer.Exit(exit_code(outcome.records))
+
+
+def _default_device() -> str:
+    import torch
+
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def _default_out(candidate: str) -> Path:
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(candidate).stem}"
+
+
+def _progress(done: int, planned: int, record) -> None:
+    parts = [f"[{done}/{planned}]", f"{record.operator}/{record.shape}", record.verdict.status.value]
+    if record.verdict.category:
+        parts.append(
+            f"{record.verdict.stage.value}/{record.verdict.category}"
+            if record.verdict.stage
+            else record.verdict.category
+        )
+    if record.performance and record.roofline and record.roofline.S is not None:
+        parts.append(f"{record.performance.median_us:.2f} us  S {record.roofline.S:.3f}")
+    if record.verdict.reason:
+        parts.append(record.verdict.reason[:200])
+    print("  ".join(parts), file=sys.stderr, flush=True)
+
+
+def _report(outcome, seconds: float, as_json: bool) -> None:
+    import json
+
+    if as_json:
+        document = {
+            "run": outcome.about,
+            "path": str(outcome.path) if outcome.path else None,
+            "seconds": seconds,
+            "interrupted": outcome.interrupted,
+            "records": [r.model_dump(mode="json") for r in outcome.records],
+        }
+        print(json.dumps(document, indent=2, allow_nan=False))
+        return
+    from atrex.report.tables import make_console, print_run
+    from atrex.scoring.published import PUBLISHED_SHAPES
+    from atrex.scoring.weights import published_weights
+
+    console = make_console()
+    print_run(outcome.records, published_weights().values, PUBLISHED_SHAPES, console, run=outcome.about)
+    judged = len(outcome.records)
+    console.print(
+        f"{judged} units in {seconds:.1f} s ({seconds / max(judged, 1):.2f} s each); records in {outcome.path}"
+    )

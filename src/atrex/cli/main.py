@@ -1,0 +1,54 @@
+"""`atrex`: the command line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import atrex
+from atrex.cli import doctor, hardware, repro, score, suite
+from atrex.cli import eval as evaluation
+from atrex.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help="Is this GPU kernel production-ready?",
+)
+app.add_typer(suite.app, name="suite", help="The problems: list, show, validate.")
+app.add_typer(hardware.app, name="hardware", help="Chips and their ceilings: list, show, detect, calibrate.")
+app.command("eval")(evaluation.evaluate)
+app.command("score")(score.score)
+app.command("repro")(repro.repro)
+app.command("doctor")(doctor.doctor)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"atrex {atrex.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Judge GPU kernels against serving-derived problems and their hardware ceilings."""
+
+
+def main() -> None:
+    """Entry point. A UserError is one line and exit status 2."""
+    try:
+        app(standalone_mode=True)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

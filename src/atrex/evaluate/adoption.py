@@ -1,0 +1,44 @@
+"""From the kernel rows of adoption calls to a share and a shortcut."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, get_args
+
+from atrex.scoring.records import Adoption, KernelShare, Owner
+
+DOMINANT = 0.5
+_OWNERS = get_args(Owner)
+
+
+def adoption(calls: list[list[dict[str, Any]]]) -> Adoption | None:
+    """Mean time per call by kernel and owner, and the target DSL's share; None when no call was recorded.
+
+    A call that launched nothing at all counts as a call with adoption 0.
+    """
+    if not calls:
+        return None
+    total: dict[tuple[str, str], float] = defaultdict(float)
+    for rows in calls:
+        for row in rows:
+            owner = row["owner"] if row["owner"] in _OWNERS else "unknown"
+            total[str(row["name"])[:200], owner] += float(row["us"])
+    kernels = [
+        KernelShare(name=name, us=us / len(calls), owner=owner)
+        for (name, owner), us in sorted(total.items(), key=lambda item: -item[1])
+    ]
+    whole = sum(k.us for k in kernels)
+    target = sum(k.us for k in kernels if k.owner == "target")
+    return Adoption(share=target / whole if whole > 0 else 0.0, kernels=kernels[:20])
+
+
+def shortcut(found: Adoption | None) -> str | None:
+    """What took the rest of a unit that is not dominant: "torch", "vendor" or "substitution" (another DSL)."""
+    if found is None or found.share > DOMINANT:
+        return None
+    rest = {"torch": 0.0, "vendor": 0.0, "substitution": 0.0}
+    group = {"torch": "torch", "copy": "torch", "vendor": "vendor", "dsl": "substitution", "unknown": "substitution"}
+    for kernel in found.kernels:
+        if kernel.owner != "target":
+            rest[group[kernel.owner]] += kernel.us
+    return max(rest, key=rest.get)

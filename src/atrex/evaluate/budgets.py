@@ -1,0 +1,31 @@
+"""The three budgets of a unit, with their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Seconds. They stand in run.json, and a resumed run keeps them.
+
+    `compile` is for a shape's import and first forward, `execution` for one forward, `performance` for all timed
+    forwards of a shape: a correct unit that cannot do 20 calls in it is `over_budget`.
+    """
+
+    compile: float = 180.0
+    execution: float = 10.0
+    performance: float = 10.0
+
+    MIN_CALLS = 20
+    MAX_CALLS = 100
+
+    def calls(self, pilot_us: float, at_most: int | None = None) -> int | None:
+        """How many calls to time for a forward of `pilot_us`, or None when the performance budget is too small."""
+        fits = int(self.performance * 1e6 / max(pilot_us, 1e-3))
+        if fits < self.MIN_CALLS:
+            return None
+        return min(fits, at_most or self.MAX_CALLS, self.MAX_CALLS)
+
+    def as_json(self) -> dict[str, float]:
+        return asdict(self)

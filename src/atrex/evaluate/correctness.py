@@ -1,0 +1,136 @@
+"""The correctness gate: seeds and corner cases, compared by the judge with expected outputs that only it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from atrex.evaluate.bindings import Bindings, Tensors
+from atrex.evaluate.failures import UnitError, UnitFailure, raised
+from atrex.evaluate.seeds import Seeds
+from atrex.problems.compare import Comparison, compare, declared, oracle, published_check
+from atrex.problems.model import Problem, Shape
+from atrex.scoring.records import Correctness, Stage, Where
+
+
+@dataclass
+class Case:
+    """One set of inputs and what it must give: `oracle` in float64 where feasible, `declared` at declared precision."""
+
+    name: str
+    inputs: Tensors
+    oracle: Tensors
+    declared: Tensors
+
+
+def expected(problem: Problem, shape: Shape, name: str, inputs: Tensors) -> Case:
+    """Run the reference both ways. Raises UnitError `folder` when it cannot."""
+    try:
+        return Case(name, inputs, oracle(problem, shape, inputs), declared(problem, shape, inputs))
+    except Exception as error:  # noqa: BLE001 - whatever a folder's reference raises is the folder's fault
+        raise UnitError(
+            "folder", f"reference of {problem.operator} on {name}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def cases(
+    problem: Problem, shape: Shape, seeds: Seeds, count: int, device: torch.device, corners: bool = True
+) -> Iterator[tuple[str, Callable[[], Tensors]]]:
+    """Names and makers of the inputs of every case: `count` seeds, then the corner cases."""
+    unit = f"{problem.operator}/{shape.id}"
+    for i in range(count):
+        yield f"seed{i}", lambda i=i: problem.make_inputs(shape, seeds.seed(unit, i), device)
+    if not corners:
+        return
+    try:
+        found = problem.corner_cases(shape, seeds.seed(unit, "corner"), device)
+    except Exception as error:  # noqa: BLE001
+        raise UnitError("folder", f"corner_cases of {problem.operator}: {type(error).__name__}: {error}") from error
+    yield from found.items()
+
+
+def check_interface(answer: dict[str, Any], case: Case, mutates: tuple[str, ...]) -> None:
+    """Exact structure, names, shapes, dtypes, layout and device of what came back. Raises UnitFailure `interface`."""
+    if "interface" in answer:
+        raise UnitFailure(Stage.RUNTIME, "interface", str(answer["interface"]))
+    outputs = answer["outputs"]
+    names = [o["name"] for o in outputs]
+    if set(names) != set(case.declared):
+        raise UnitFailure(Stage.RUNTIME, "interface", f"outputs are {names}, expected {list(case.declared)}")
+    for output in outputs:
+        want = case.declared[output["name"]]
+        dtype = str(want.dtype).removeprefix("torch.")
+        problems = []
+        if output["shape"] != list(want.shape):
+            problems.append(f"shape {output['shape']}, expected {list(want.shape)}")
+        if output["dtype"] != dtype:
+            problems.append(f"dtype {output['dtype']}, expected {dtype}")
+        if not output["contiguous"]:
+            problems.append("not contiguous")
+        if torch.device(output["device"]).type != want.device.type:
+            problems.append(f"on {output['device']}, expected {want.device}")
+        shared = [name for name in output["overlaps"] if name not in mutates]
+        if shared:
+            problems.append(f"shares memory with operand {', '.join(shared)}")
+        if problems:
+            raise UnitFailure(
+                Stage.RUNTIME, "interface", f"{case.name}: output {output['name']!r}: {'; '.join(problems)}"
+            )
+
+
+def check_answer(answer: dict[str, Any], case: Case, bindings: Bindings, mutates: tuple[str, ...]) -> None:
+    """Everything about one forward but its values. Raises UnitFailure."""
+    if "raised" in answer:
+        raise UnitFailure(Stage.RUNTIME, "exception", f"{case.name}: {raised(answer)}")
+    check_interface(answer, case, mutates)
+    touched = bindings.mutated(case.inputs, mutates)
+    if touched:
+        raise UnitFailure(
+            Stage.RUNTIME,
+            "interface",
+            f"{case.name}: forward changed operand {', '.join(touched)}, which is not declared",
+        )
+
+
+@dataclass
+class Tally:
+    """What the cases of one unit have shown so far."""
+
+    cases: dict[str, bool] = field(default_factory=dict)
+    worst: Comparison | None = None
+    worst_case: str = ""
+    published: bool | None = None
+
+    def add(self, problem: Problem, shape: Shape, case: Case, outputs: Tensors, seeded: bool = True) -> bool:
+        """Compare one case's outputs; whether it passed."""
+        result = compare(problem, shape, case.inputs, case.oracle, case.declared, outputs)
+        self.cases[case.name] = result.passed
+        if self.worst is None or (result.worst or 0) > (self.worst.worst or 0) or not result.passed:
+            self.worst, self.worst_case = result, case.name
+        if seeded:
+            self.published = self.published is not False and published_check(case.declared, outputs)
+        return result.passed
+
+    def fail(self, case: str) -> None:
+        self.cases[case] = False
+
+    def record(self, passed: bool) -> Correctness:
+        where = None
+        if self.worst is not None and self.worst.output is not None:
+            where = Where(
+                case=self.worst_case, output=self.worst.output, index=self.worst.index, expected=self.worst.expected,
+                got=self.worst.got, error=self.worst.error, bound=self.worst.bound, detail=self.worst.detail,
+            )  # fmt: skip
+        worst = self.worst.worst if self.worst is not None else None
+        return Correctness(passed=passed, cases=self.cases, worst=worst, where=where, published_check=self.published)
+
+    def mismatch(self) -> UnitFailure:
+        """The failure that the worst comparison stands for."""
+        result = self.worst
+        at = f"[{', '.join(map(str, result.index))}]" if result.index is not None else ""
+        detail = f": {result.detail}" if result.detail else ""
+        reason = f"{self.worst_case}: {result.output}{at} is {result.got}, expected {result.expected}{detail}"
+        return UnitFailure(Stage.RUNTIME, "numeric_mismatch", reason)

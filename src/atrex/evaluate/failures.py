@@ -1,0 +1,35 @@
+"""How a unit's evaluation ends early: one exception per outcome, turned into the verdict in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atrex.scoring.records import Stage, Status, Verdict
+
+
+class UnitFailure(Exception):
+    """The candidate failed the unit: `stage` and `category` are those of `atrex.scoring.records`."""
+
+    def __init__(self, stage: Stage, category: str, reason: str):
+        super().__init__(reason)
+        self.stage, self.category, self.reason = stage, category, reason
+
+    def verdict(self) -> Verdict:
+        return Verdict(status=Status.FAILED, stage=self.stage, category=self.category, reason=self.reason)
+
+
+class UnitError(Exception):
+    """The unit could not be judged, and the candidate is not shown to be at fault."""
+
+    def __init__(self, category: str, reason: str, stage: Stage | None = None):
+        super().__init__(reason)
+        self.category, self.reason, self.stage = category, reason, stage
+
+    def verdict(self) -> Verdict:
+        return Verdict(status=Status.ERROR, stage=self.stage, category=self.category, reason=self.reason)
+
+
+def raised(answer: dict[str, Any]) -> str:
+    """One line for an exception that the worker reported."""
+    first = (answer.get("message") or "").strip().splitlines()
+    return f"{answer['raised']}: {first[0] if first else ''}".rstrip(": ")[:500]

@@ -1,0 +1,67 @@
+"""What a forward returned: structure, fingerprints, poison. Used on the worker's side of the boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from atrex.evaluate.layout import raw_words
+
+
+class Interface(Exception):
+    """The candidate's outputs are not what the contract asks for."""
+
+
+def named_outputs(value: Any, names: Sequence[str]) -> tuple[str, dict[str, torch.Tensor]]:
+    """The structure ("tensor", "dict" or "tuple") of what a forward returned, and its tensors by name."""
+    if isinstance(value, torch.Tensor):
+        return "tensor", {names[0]: value}
+    if isinstance(value, Mapping):
+        return "dict", dict(value)
+    if isinstance(value, (tuple, list)):
+        if len(value) != len(names):
+            raise Interface(f"{len(value)} outputs, {len(names)} expected ({', '.join(names)})")
+        return "tuple", dict(zip(names, value, strict=True))
+    raise Interface(f"forward returned {type(value).__name__}, expected a tensor or a dict of tensors")
+
+
+def check_plain(outputs: Mapping[str, Any]) -> None:
+    """Refuse everything but plain tensors: a subclass could compute when it is looked at."""
+    for name, tensor in outputs.items():
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise Interface(f"output {name!r} is a {type(tensor).__name__}, expected a plain torch.Tensor")
+        if tensor.layout != torch.strided:
+            raise Interface(f"output {name!r} has layout {tensor.layout}, expected a strided tensor")
+
+
+def fingerprint(outputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """A checksum of every output's bytes, one int64 each, queued on the current stream."""
+    sums = [raw_words(t.detach().contiguous()).sum(dtype=torch.int64) for t in outputs.values()]
+    return torch.stack(sums)
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill with 0xFF bytes: NaN in every floating format but e4m3fnuz and integers, where it is -1."""
+    if tensor.is_contiguous():
+        words = raw_words(tensor.detach())
+        words.fill_(255 if words.dtype == torch.uint8 else -1)
+
+
+def address_range(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte and one past the last that a strided tensor can touch."""
+    extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+    start = tensor.data_ptr()
+    return start, start + (extent + 1) * tensor.element_size() if tensor.numel() else start
+
+
+def overlapped(tensor: torch.Tensor, operands: Mapping[str, torch.Tensor]) -> list[str]:
+    """The operands whose memory `tensor` shares."""
+    low, high = address_range(tensor)
+    names = []
+    for name, operand in operands.items():
+        first, last = address_range(operand)
+        if low < last and first < high:
+            names.append(name)
+    return names

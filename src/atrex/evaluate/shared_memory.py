@@ -1,0 +1,122 @@
+"""Blocks of memory that the judge and one worker both map: the way of inputs in and of outputs back.
+
+A block holds what the worker may see and nothing else. On CUDA it is a raw driver allocation, never a piece of the
+caching allocator's: an IPC handle maps the whole allocation it comes from. On the CPU it is a memfd.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from functools import cache
+from typing import Any
+
+import torch
+
+_CUDA_GRANULE = 2 << 20  # the driver backs smaller allocations by one shared 2 MiB page, which IPC would expose
+
+
+class CudaDriverError(RuntimeError):
+    """A CUDA driver call failed."""
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_byte * 64)]
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise CudaDriverError(f"{what}: {(text.value or b'unknown').decode()} ({code})")
+
+
+class _DeviceBytes:
+    """Hands a device pointer to torch without a copy."""
+
+    def __init__(self, pointer: int, nbytes: int):
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3, "strides": None,
+        }  # fmt: skip
+
+
+def _tensor_at(pointer: int, nbytes: int, device: torch.device) -> torch.Tensor:
+    return torch.as_tensor(_DeviceBytes(pointer, nbytes), device=device)
+
+
+class CudaBlock:
+    """A raw device allocation of the judge's. `bytes` is it as a flat uint8 tensor."""
+
+    def __init__(self, nbytes: int, device: torch.device):
+        torch.cuda.current_stream(device)  # makes the primary context current
+        self.nbytes = -(-nbytes // _CUDA_GRANULE) * _CUDA_GRANULE
+        self._pointer = ctypes.c_uint64()
+        code = _driver().cuMemAlloc_v2(ctypes.byref(self._pointer), ctypes.c_size_t(self.nbytes))
+        if code == 2:  # CUDA_ERROR_OUT_OF_MEMORY: torch may sit on blocks that it does not use
+            torch.cuda.empty_cache()
+            code = _driver().cuMemAlloc_v2(ctypes.byref(self._pointer), ctypes.c_size_t(self.nbytes))
+        _check(code, f"cuMemAlloc of {self.nbytes} bytes")
+        self.bytes = _tensor_at(self._pointer.value, self.nbytes, device)
+
+    def export(self) -> tuple[dict[str, Any], list[int]]:
+        """What `attach` needs: a JSON part and descriptors."""
+        handle = _IpcHandle()
+        _check(_driver().cuIpcGetMemHandle(ctypes.byref(handle), self._pointer), "cuIpcGetMemHandle")
+        return {"kind": "cuda", "nbytes": self.nbytes, "handle": bytes(handle).hex()}, []
+
+    def close(self) -> None:
+        if self._pointer.value:
+            torch.cuda.synchronize(self.bytes.device)
+            self.bytes = None
+            _check(_driver().cuMemFree_v2(self._pointer), "cuMemFree")
+            self._pointer.value = 0
+
+
+class HostBlock:
+    """Anonymous shared memory of the judge's. `bytes` is it as a flat uint8 tensor."""
+
+    def __init__(self, nbytes: int, device: torch.device | None = None):
+        self.nbytes = nbytes
+        self._fd = os.memfd_create("atrex-block", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, nbytes)
+        self.bytes = _map(self._fd, nbytes)
+
+    def export(self) -> tuple[dict[str, Any], list[int]]:
+        """What `attach` needs: a JSON part and descriptors."""
+        return {"kind": "host", "nbytes": self.nbytes}, [self._fd]
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self.bytes = None
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _map(fd: int, nbytes: int) -> torch.Tensor:
+    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    return torch.frombuffer(mmap.mmap(fd, nbytes, flags), dtype=torch.uint8)
+
+
+def new_block(nbytes: int, device: torch.device) -> CudaBlock | HostBlock:
+    """A block of at least `nbytes` on `device`. Raises CudaDriverError when the device has no room."""
+    return CudaBlock(nbytes, device) if device.type == "cuda" else HostBlock(nbytes)
+
+
+def attach(spec: dict[str, Any], fds: list[int], device: torch.device) -> torch.Tensor:
+    """The worker's view of an exported block, as a flat uint8 tensor."""
+    if spec["kind"] == "host":
+        (fd,) = fds
+        block = _map(fd, spec["nbytes"])
+        os.close(fd)
+        return block
+    torch.cuda.current_stream(device)
+    handle = _IpcHandle.from_buffer_copy(bytes.fromhex(spec["handle"]))
+    pointer = ctypes.c_uint64()
+    _check(_driver().cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, 1), "cuIpcOpenMemHandle")
+    return _tensor_at(pointer.value, spec["nbytes"], device)

@@ -1,0 +1,46 @@
+"""CPU: the monotonic clock around the call, with the operands' cache lines evicted before it."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from atrex.evaluate.timing.protocol import Call, Protocol
+
+
+class HostProtocol(Protocol):
+    """`evict` flushes the lines of the given tensors from every cache level (native code of `atrex.hardware`)."""
+
+    method = "monotonic"
+
+    def __init__(self, flush_library: str):
+        library = ctypes.CDLL(flush_library)
+        self._flush = library.atrex_flush
+        self._flush.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        self._flush.restype = None
+
+    def warm_up(self) -> None:
+        """Wake the cores and the OpenMP pool."""
+        stop = time.perf_counter() + 0.02
+        work = torch.ones(1 << 16)
+        while time.perf_counter() < stop:
+            work = work * 1.0
+
+    def evict(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._flush(storage.data_ptr() + tensor.storage_offset() * tensor.element_size(), tensor.nbytes)
+
+    def timed(self, call: Call, delay_us: float, after: Callable[[Any], Any] | None = None) -> tuple[Any, float, Any]:
+        """One call by the monotonic clock; `delay_us` has no meaning here."""
+        start = time.perf_counter_ns()
+        outputs = call()
+        took = (time.perf_counter_ns() - start) / 1e3
+        return outputs, took, after(outputs) if after else None
+
+    def synchronize(self) -> None:
+        pass

@@ -1,0 +1,62 @@
+"""The interface of a timing protocol."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+Call = Callable[[], Any]
+
+
+class Protocol(abc.ABC):
+    """Times single calls with a cold cache. Times are microseconds."""
+
+    method: Literal["events", "monotonic"]
+
+    @abc.abstractmethod
+    def warm_up(self) -> None:
+        """Bring the device to its working clocks."""
+
+    @abc.abstractmethod
+    def evict(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Make the next access to `tensors` miss every cache."""
+
+    @abc.abstractmethod
+    def timed(self, call: Call, delay_us: float, after: Callable[[Any], Any] | None = None) -> tuple[Any, float, Any]:
+        """What `call` returned, its time, and what `after(outputs)` returned.
+
+        On a device, `delay_us` of device-side work is queued before the start event, and `after` is queued on the
+        current stream right behind the end event, before anything is waited for: work that the call left running
+        on another stream or thread is not in what `after` reads.
+        """
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait for everything that was started, on every stream."""
+
+    def idle_host_us(self, call: Call) -> float:
+        """Host time until `call` returns, started on an idle device."""
+        self.synchronize()
+        start = time.perf_counter_ns()
+        outputs = call()
+        took = time.perf_counter_ns() - start
+        self.synchronize()
+        del outputs
+        return took / 1e3
+
+    def batch(self, call: Call, count: int, delay_us: float, tensors: Sequence[torch.Tensor]) -> Any:
+        """`count` whole protocol rounds, each waited for; returns the last call's outputs.
+
+        The judge times this from outside, for a candidate and for a null forward, so the rounds must be the same
+        work for both.
+        """
+        outputs = None
+        for _ in range(count):
+            self.evict(tensors)
+            outputs, _, _ = self.timed(call, delay_us)
+        return outputs

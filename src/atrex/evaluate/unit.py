@@ -1,0 +1,309 @@
+"""Judging one unit, from candidate file to verdict: compile, correctness, performance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from atrex.evaluate.adoption import adoption, shortcut
+from atrex.evaluate.bindings import Bindings
+from atrex.evaluate.candidates import Candidate, static_fault
+from atrex.evaluate.correctness import Case, Tally, cases, check_answer, expected
+from atrex.evaluate.failures import UnitError, UnitFailure, raised
+from atrex.evaluate.performance import Samples, Timing, summarize
+from atrex.evaluate.setup import Setup
+from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout
+from atrex.hardware.chip import Chip
+from atrex.problems.model import Problem, Shape
+from atrex.roofline.bound import roofline
+from atrex.scoring.records import (
+    Artifact,
+    Compile,
+    Performance,
+    RooflineScore,
+    Stage,
+    Status,
+    UnitRecord,
+    Verdict,
+)
+
+_ANSWER_SLACK = 5.0  # seconds beyond a budget for the way there and back
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One (candidate, operator, shape)."""
+
+    candidate: Candidate
+    problem: Problem
+    shape: Shape
+    dsl: str
+    held_out: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.candidate.name, self.problem.operator, self.shape.id
+
+
+class UnitJudge:
+    """The judge of one unit. `run` returns its record and never raises for what a candidate does."""
+
+    def __init__(self, setup: Setup, unit: Unit, clocks: Any = None):
+        self.setup, self.unit, self.clocks = setup, unit, clocks
+        self.tally = Tally()
+        self.stage = Stage.COMPILE
+        self.compile: Compile | None = None
+        self.confinement: Mapping[str, Any] | None = None
+        self.samples = Samples()
+        self.performance: Performance | None = None
+        self.log = ""
+        self.chip = setup.chip
+
+    def run(self) -> UnitRecord:
+        started = time.monotonic()
+        try:
+            self._static()
+            with self._worker() as (worker, bindings):
+                try:
+                    self._compile_and_correct(worker, bindings)
+                    if not self.unit.held_out:
+                        self.stage = Stage.PERFORMANCE
+                        self._time(worker, bindings)
+                except UnitFailure as failure:
+                    if failure.category in ("numeric_mismatch", "over_budget"):
+                        self._adopt_anyway(worker, bindings)
+                    raise
+            verdict = Verdict(status=Status.PASSED)
+            if not self.unit.held_out and self._score(self.performance.median_us).S > 1:
+                self._measure_again()
+        except (UnitFailure, UnitError) as end:
+            verdict = end.verdict()
+        return self._record(verdict, time.monotonic() - started)
+
+    # -- gates -----------------------------------------------------------------------------------------------------
+
+    def _static(self) -> None:
+        unit = self.unit
+        forward = type(unit.problem.reference(unit.shape)).forward
+        fault = static_fault(unit.candidate, forward, dict(unit.shape.init_kwargs))
+        if fault:
+            raise UnitFailure(Stage.COMPILE, *fault)
+
+    @contextmanager
+    def _worker(self):
+        """A fresh worker for the candidate; however it ends, its end becomes a failure of the current stage."""
+        worker = self.setup.spawn(self.unit.problem.operator)
+        bindings = Bindings(worker, self.setup.device)
+        try:
+            yield worker, bindings
+        except WorkerTimeout:
+            raise self._timeout() from None
+        except WorkerDied as death:
+            raise self._death(death) from None
+        finally:
+            worker.close()
+            bindings.close()
+            self.log = worker.log
+
+    def _timeout(self) -> UnitFailure:
+        budgets = self.setup.budgets
+        if self.stage is Stage.COMPILE:
+            return UnitFailure(Stage.COMPILE, "timeout_or_oom", f"did not compile within {budgets.compile:g} s")
+        return UnitFailure(Stage.RUNTIME, "timeout", f"forward did not return within {budgets.execution:g} s")
+
+    def _death(self, death: WorkerDied) -> UnitFailure:
+        if self.stage is Stage.COMPILE:
+            return UnitFailure(Stage.COMPILE, "timeout_or_oom" if death.oom else "exception", f"the worker {death.how}")
+        return UnitFailure(Stage.RUNTIME, "exception", f"the worker {death.how}")
+
+    def _load(self, worker: Worker) -> float:
+        """Import the candidate in the worker; seconds that it took. Raises UnitFailure of the compile stage."""
+        setup, candidate = self.setup, self.unit.candidate
+        # One cache per candidate file: private to it, shared by its units, so that nothing is compiled twice.
+        home = setup.scratch / f"candidate-{candidate.sha256[:16]}"
+        cache = home / "cache"
+        cache.mkdir(parents=True, exist_ok=True)
+        source = home / candidate.path.name
+        source.unlink(missing_ok=True)  # an earlier unit of this candidate could have rewritten its copy
+        source.write_text(candidate.source)
+        order = {
+            "op": "load", "source": str(source), "cache": str(cache), "dsl": self.unit.dsl,
+            "init_kwargs": dict(self.unit.shape.init_kwargs),
+        }  # fmt: skip
+        answer = worker.ask(order, setup.budgets.compile + _ANSWER_SLACK)
+        if "not_a_module" in answer:
+            raise UnitFailure(Stage.COMPILE, "not_a_module", str(answer["not_a_module"]))
+        if "raised" in answer:
+            raise UnitFailure(Stage.COMPILE, "exception", raised(answer))
+        self.confinement = answer["held"]
+        return float(answer["import_seconds"])
+
+    def _compile_and_correct(self, worker: Worker, bindings: Bindings) -> None:
+        setup, unit = self.setup, self.unit
+        seconds = self._load(worker)
+        mutates = tuple(unit.problem.metadata.mutates)
+        for name, make in cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device):
+            case = expected(unit.problem, unit.shape, name, make())
+            bindings.bind(case.inputs, case.declared, setup.budgets.execution + _ANSWER_SLACK)
+            bindings.write(case.inputs)
+            started = time.monotonic()
+            # A case of another size may compile another specialization, so the compile budget covers its first call.
+            limit = setup.budgets.execution + _ANSWER_SLACK + (setup.budgets.compile if self.compile is None else 0)
+            answer = worker.ask({"op": "call"}, limit)
+            if self.compile is None:
+                self._gate_compile(worker, answer, seconds + time.monotonic() - started)
+                self.stage = Stage.RUNTIME
+            self._check(case, answer, bindings, mutates)
+        self.compile.artifacts = self._artifacts(worker)[0]
+
+    def _artifacts(self, worker: Worker) -> tuple[list[Artifact], list[str]]:
+        found = worker.ask({"op": "artifacts"}, self.setup.budgets.execution + _ANSWER_SLACK)
+        if "raised" in found:
+            raise UnitFailure(Stage.RUNTIME, "integrity", f"the worker cannot list its artifacts: {raised(found)}")
+        return [Artifact(**a) for a in found["artifacts"]], found["missing"]
+
+    def _gate_compile(self, worker: Worker, answer: dict[str, Any], seconds: float) -> None:
+        """The compile gate on a device is the first real forward: each DSL kernel it launched has an artifact."""
+        artifacts, missing = self._artifacts(worker)
+        if "raised" in answer and not artifacts and _compiles(self.unit):
+            raise UnitFailure(Stage.COMPILE, "exception", raised(answer))
+        if missing:
+            raise UnitFailure(
+                Stage.COMPILE, "no_artifact", f"launched without a completed artifact: {', '.join(missing)}"
+            )
+        self.compile = Compile(seconds=seconds, artifacts=artifacts)
+
+    def _check(self, case: Case, answer: dict[str, Any], bindings: Bindings, mutates: tuple[str, ...]) -> None:
+        try:
+            check_answer(answer, case, bindings, mutates)
+        except UnitFailure:
+            self.tally.fail(case.name)
+            raise
+        seeded = case.name.startswith("seed")
+        if not self.tally.add(self.unit.problem, self.unit.shape, case, bindings.views("outputs"), seeded):
+            raise self.tally.mismatch()
+
+    # -- performance -----------------------------------------------------------------------------------------------
+
+    def _timing(self, worker: Worker, bindings: Bindings, attempt: int) -> Timing:
+        s, u = self.setup, self.unit
+        return Timing(
+            worker, bindings, u.problem, u.shape, s.seeds, s.budgets, s.protocol, s.baseline, s.device, attempt
+        )
+
+    def _time(self, worker: Worker, bindings: Bindings, attempt: int = 0) -> None:
+        setup = self.setup
+        samples = self.samples = Samples()
+        before = self.clocks() if self.clocks else None
+        timing = self._timing(worker, bindings, attempt)
+        pilot_us = timing.pilot(samples)
+        count = setup.budgets.calls(pilot_us, setup.timed_calls)
+        if count is None:
+            raise UnitFailure(
+                Stage.PERFORMANCE,
+                "over_budget",
+                f"a forward takes {pilot_us / 1e3:.1f} ms: {setup.budgets.MIN_CALLS} calls exceed the performance "
+                f"budget of {setup.budgets.performance:g} s",
+            )
+        timing.run(samples, count)
+        slope = timing.agree(samples)
+        clocks = {"before": before, "after": self.clocks()} if self.clocks else None
+        self.performance = summarize(samples, slope, setup.protocol.method, clocks)
+
+    def _adopt_anyway(self, worker: Worker, bindings: Bindings) -> None:
+        """Adoption for a unit whose numbers are wrong; what happens here changes no verdict."""
+        self.samples = Samples()
+        try:
+            self._timing(worker, bindings, attempt=99).adopt_only(self.samples)
+        except (UnitFailure, UnitError, WorkerDied, WorkerTimeout):
+            self.samples.adopted.clear()
+
+    def _measure_again(self) -> None:
+        """A time under the bound: once more in a fresh worker, against a fresh ceiling where ceilings are measured."""
+        claim = self.performance.median_us
+        if self.setup.device.type == "cpu":
+            from atrex.hardware.calibrate import load_or_calibrate_cpu
+
+            self.chip = self.setup.chip = load_or_calibrate_cpu(max_age=0)
+        with self._worker() as (worker, bindings):
+            self._load(worker)
+            self._time(worker, bindings, attempt=1)
+        judged = self.performance.slope_us
+        bound = self._score(self.performance.median_us)
+        if bound.S <= 1:
+            if self.setup.protocol.method == "events" and judged - claim > max(2.0, 0.10 * claim):
+                raise UnitFailure(
+                    Stage.RUNTIME,
+                    "integrity",
+                    f"a first measurement of {claim:.2f} us was under the bound of {bound.roofline_us:.2f} us; "
+                    f"a fresh worker and the judge's clock say {judged:.2f} us",
+                )
+            return
+        raise UnitError(
+            "beyond_roofline",
+            f"{self.performance.median_us:.2f} us is under the bound of {bound.roofline_us:.2f} us in two workers, and "
+            "the judge's clock agrees: the ceiling is wrong",
+            Stage.PERFORMANCE,
+        )
+
+    # -- record ----------------------------------------------------------------------------------------------------
+
+    def _bound(self, chip: Chip):
+        return roofline(self.unit.problem.work(self.unit.shape), chip)
+
+    def _score(self, median_us: float | None, scored: bool = True) -> RooflineScore:
+        bound = self._bound(self.chip)
+        floor = self.setup.baseline.floor_us
+        calibrated = self._bound(self.setup.calibrated).us if self.setup.calibrated else None
+        s = bound.us / median_us if median_us and scored else None
+        return RooflineScore(
+            roofline_us=bound.us,
+            bound=bound.bound,
+            floor_us=floor,
+            S=s,
+            attainable_S=max(bound.us, floor) / median_us if s is not None else None,
+            calibrated_us=calibrated,
+            calibrated_S=calibrated / median_us if calibrated and s is not None else None,
+            uncertainty=self.chip.uncertainty,
+        )
+
+    def _record(self, verdict: Verdict, seconds: float) -> UnitRecord:
+        unit, setup = self.unit, self.setup
+        passed = verdict.status is Status.PASSED
+        correct = passed or verdict.category in ("over_budget", "beyond_roofline", "unstable")
+        found = adoption(self.samples.adopted)
+        verdict.shortcut = shortcut(found)
+        median = self.performance.median_us if self.performance else None
+        ran = self.compile is not None
+        meta = unit.problem.metadata.shapes.get(unit.shape.id)
+        failed = verdict.status in (Status.FAILED, Status.ERROR)
+        return UnitRecord(
+            candidate=unit.candidate.name,
+            candidate_sha256=unit.candidate.sha256,
+            operator=unit.problem.operator,
+            shape=unit.shape.id,
+            origin=meta.origin if meta else "atrex",
+            held_out=unit.held_out,
+            device=str(setup.device),
+            chip=self.chip.id,
+            dsl=unit.dsl,
+            verdict=verdict,
+            confinement=dict(self.confinement) if self.confinement else None,
+            compile=self.compile,
+            correctness=self.tally.record(correct) if ran else None,
+            performance=self.performance if correct else None,
+            roofline=None if unit.held_out else self._score(median, scored=passed),
+            adoption=found,
+            seconds=seconds,
+            log=self.log[-2000:] if failed and self.log else None,
+        )
+
+
+def _compiles(unit: Unit) -> bool:
+    """Whether the candidate's own imports say that it compiles something."""
+    from atrex import dsls
+
+    return dsls.infer(unit.candidate.source) is not None

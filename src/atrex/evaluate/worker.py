@@ -1,0 +1,260 @@
+"""The worker: one process, one unit, one candidate. Everything it says is checked by the judge.
+
+It is forked from the zygote, gets its orders over one channel, reads inputs from and writes outputs to blocks that
+the judge owns, and is killed when the unit is done. It knows no seed, no expected value and no ceiling.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atrex.evaluate.channel import Channel, ChannelClosed
+from atrex.evaluate.layout import Slot
+from atrex.evaluate.outputs import Interface, check_plain, fingerprint, named_outputs, overlapped, poison
+from atrex.evaluate.shared_memory import attach
+from atrex.evaluate.timing import protocol_for
+
+_POISON_AT_MOST = 2 << 30  # bytes of free allocator memory that are overwritten before a call
+
+
+class Bench:
+    """State of one unit: the model, its operands, the mailbox for outputs, and the last outputs."""
+
+    def __init__(self, spec: dict[str, Any], held: dict[str, Any]):
+        self.spec = spec
+        self.held = held
+        self.device = torch.device(spec["device"])
+        self.scratch = Path(spec["scratch"])
+        self.model: torch.nn.Module | None = None
+        self.operands: dict[str, torch.Tensor] = {}
+        self.mailbox: dict[str, torch.Tensor] = {}
+        self.names: list[str] = []
+        self.outputs: dict[str, torch.Tensor] = {}
+        self.last_fingerprint: torch.Tensor | None = None
+        self.session: Any = None
+        self.collector: Any = None
+        self.protocol: Any = None
+        self.fds: list[int] = []
+        self.blocks: dict[str, torch.Tensor] = {}
+
+    # -- compile ---------------------------------------------------------------------------------------------------
+
+    def load(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Start the device and the instruments, then import the candidate and build its Model."""
+        started = time.monotonic()
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            torch.empty(1, device=self.device)
+            from atrex.profiling.collector import device_collector
+
+            self.collector = device_collector(str(self.device))
+            self.collector.enable()
+        else:
+            torch.set_num_threads(self.spec["threads"])
+        torch.set_grad_enabled(False)
+        source = Path(message["source"])
+        import atrex.dsls
+
+        self.session = atrex.dsls.get(message["dsl"]).instrument(Path(message["cache"]), source)
+        os.environ.update(self.session.env())
+        ready = time.monotonic()
+        module = _import(source)
+        model_class = getattr(module, "Model", None)
+        if not (inspect.isclass(model_class) and issubclass(model_class, torch.nn.Module)):
+            return {"not_a_module": f"Model is {_kind(model_class)}, expected a subclass of torch.nn.Module"}
+        self.model = model_class(**message["init_kwargs"]).to(self.device).eval()
+        self.protocol = protocol_for(self.device, self.spec)
+        return {"start_seconds": ready - started, "import_seconds": time.monotonic() - ready, "held": self.held}
+
+    def artifacts(self, message: dict[str, Any]) -> dict[str, Any]:
+        return {"artifacts": self.session.artifacts(), "missing": self.session.missing()}
+
+    # -- operands and outputs --------------------------------------------------------------------------------------
+
+    def bind(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Map the judge's blocks (those that are new) and lay the operands and the mailbox over them."""
+        self.operands, self.mailbox, self.outputs, self.last_fingerprint = {}, {}, {}, None
+        fds = self.fds
+        for name, block in message["blocks"].items():
+            self.blocks[name] = attach(block, [fds.pop(0)] if block["kind"] == "host" else [], self.device)
+        inputs = [Slot.from_json(s) for s in message["inputs"]]
+        outputs = [Slot.from_json(s) for s in message["outputs"]]
+        self.operands = {s.name: s.view(self.blocks["inputs"]) for s in inputs}
+        self.mailbox = {s.name: s.view(self.blocks["outputs"]) for s in outputs}
+        self.names = [s.name for s in outputs]
+        return {}
+
+    def forward(self) -> Any:
+        return self.model(*self.operands.values())
+
+    def _describe(self, value: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        structure, outputs = named_outputs(value, self.names)
+        check_plain(outputs)
+        return outputs, {
+            "structure": structure,
+            "outputs": [
+                {
+                    "name": name,
+                    "dtype": str(t.dtype).removeprefix("torch."),
+                    "shape": list(t.shape),
+                    "contiguous": t.is_contiguous(),
+                    "device": str(t.device),
+                    "overlaps": overlapped(t, self.operands),
+                }
+                for name, t in outputs.items()
+            ],
+        }
+
+    def call(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One forward; its outputs go to the mailbox where they fit it."""
+        self._retire()
+        value = self.forward()
+        self.protocol.synchronize()
+        self.outputs, described = self._describe(value)
+        return described | self.show(message)
+
+    def show(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Copy the last outputs to the mailbox, exactly as they are."""
+        for name, slot in self.mailbox.items():
+            output = self.outputs.get(name)
+            if output is not None and output.shape == slot.shape and output.dtype == slot.dtype:
+                slot.copy_(output)
+        self.protocol.synchronize()
+        return {"shown": True}
+
+    def _retire(self) -> bool | None:
+        """Fingerprint the last outputs once more, overwrite them and the allocator's free blocks, release them."""
+        same = None
+        sizes = [t.nbytes for t in self.outputs.values()]
+        if self.outputs and self.last_fingerprint is not None:
+            same = bool(torch.equal(fingerprint(self.outputs), self.last_fingerprint))
+        for tensor in self.outputs.values():
+            if not overlapped(tensor, self.operands):
+                poison(tensor)
+        self.outputs, self.last_fingerprint = {}, None
+        if self.device.type == "cuda":
+            free = [torch.empty(n, dtype=torch.uint8, device=self.device) for n in sizes if n <= _POISON_AT_MOST]
+            for block in free:
+                poison(block)
+        return same
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def pilot(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Warm up, then host times on an idle device and times under the protocol, in microseconds."""
+        self._retire()
+        self.protocol.warm_up()
+        for _ in range(message["warm"]):
+            self.forward()
+        host = [self.protocol.idle_host_us(self.forward) for _ in range(message["count"])]
+        delay = 1.5 * max(host) + 10.0
+        times = []
+        for _ in range(message["count"]):
+            self.protocol.evict(self._touched({}))
+            times.append(self.protocol.timed(self.forward, delay)[1])
+        return {"host_us": host, "us": times}
+
+    def _touched(self, outputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        return [*self.operands.values(), *outputs.values()]
+
+    def arm(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Get everything that is not the call out of the way, so that the judge can time `timed` from outside."""
+        previous = dict(self.outputs)
+        same = self._retire()
+        if self.device.type != "cuda":
+            self.protocol.evict(self._touched(previous))
+        return {"unchanged": same}
+
+    def timed(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One call under the protocol. With `adopt` its kernels are recorded too, and its time does not count."""
+        if message["adopt"]:
+            return self._adopt(message["delay_us"])
+        if self.device.type == "cuda":
+            self.protocol.evict(())
+        value, us, described = self.protocol.timed(self.forward, message["delay_us"], self._keep)
+        return {"us": us} | described
+
+    def _keep(self, value: Any) -> dict[str, Any]:
+        self.outputs, described = self._describe(value)
+        self.last_fingerprint = fingerprint(self.outputs)
+        return described
+
+    def _adopt(self, delay_us: float) -> dict[str, Any]:
+        if self.collector is None:
+            self.session.adoption_begin()
+            try:
+                value = self.forward()
+            finally:
+                rows = self.session.adoption_end()
+            return {"kernels": rows, "span_us": None} | self._keep(value)
+        self.protocol.evict(())
+        self.protocol.synchronize()
+        self.collector.start()
+        try:
+            self.protocol.delay(delay_us)
+            value = self.forward()
+            self.protocol.synchronize()
+        finally:
+            records = self.collector.stop()
+        records = [r for r in records if "spin_kernel" not in r.name]
+        rows = [{"name": r.name, "us": (r.end_ns - r.start_ns) / 1e3, "owner": self._owner(r)} for r in records]
+        span = (max(r.end_ns for r in records) - min(r.start_ns for r in records)) / 1e3 if records else None
+        return {"kernels": rows, "span_us": span} | self._keep(value)
+
+    def _owner(self, record: Any) -> str:
+        return "copy" if record.kind != "kernel" else self.session.owner(record.name)
+
+    def batch(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Whole rounds, for the judge's own clock."""
+        self._retire()
+        value = self.protocol.batch(self.forward, message["count"], message["delay_us"], ())
+        return self._keep(value)
+
+
+def _kind(value: Any) -> str:
+    return "missing" if value is None else f"a {type(value).__name__}"
+
+
+def _import(source: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("candidate", source)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def main(channel: Channel, spec: dict[str, Any], held: dict[str, Any]) -> None:
+    """Answer orders until the judge is gone. A Python exception is an answer; anything worse ends the process."""
+    os.chdir(spec["scratch"])
+    os.environ["HOME"] = os.environ["TMPDIR"] = spec["scratch"]
+    bench = Bench(spec, held)
+    orders = {
+        name: getattr(bench, name)
+        for name in ("load", "artifacts", "bind", "call", "show", "pilot", "arm", "timed", "batch")
+    }
+    while True:
+        try:
+            message, fds = channel.receive(max_fds=4)
+        except ChannelClosed:
+            return
+        bench.fds += fds
+        try:
+            answer = orders[message["op"]](message)
+        except Interface as error:
+            answer = {"interface": str(error)}
+        except BaseException as error:  # noqa: BLE001 - whatever the candidate raises is data for the judge
+            answer = {"raised": type(error).__name__, "message": str(error)[:2000], "trace": _trace(error)}
+        channel.send(answer)
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))[-4000:]
