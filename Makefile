@@ -1,0 +1,87 @@
+# make demo                calibrate this CPU, judge the example candidates, print the score
+# make test                lint and tests, with the pinned Triton
+# make test-newest-triton  the tests marked newest_triton, with the newest Triton
+# make test-gpu            the tests that need a device (GPU_PYTHON=python3 takes an environment that is already there)
+# make clean               remove what these targets made; runs/ stays
+#
+# PYTHON=...               the interpreter for the virtual environment, 3.11 or newer
+# TORCH_INDEX=...          a package index for torch alone, such as PyTorch's own with CPU builds: without it a Linux
+#                          machine gets the CUDA build, which is many times the download
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-newest-triton test-gpu clean
+
+ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
+VENV := $(ROOT)/.venv
+NEWEST := $(ROOT)/.venv-newest-triton
+INPUTS := $(ROOT)/pyproject.toml $(wildcard $(ROOT)/requirements/*.txt)
+GPU_PYTHON ?= $(VENV)/bin/python
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+pin = $(shell grep '^$(1)==' $(ROOT)/requirements/$(2).txt)
+say = @echo "==> $(1)"
+
+help:
+	@awk '/^$$/ { exit } { sub(/^# ?/, ""); print }' $(ROOT)/Makefile
+
+# ---- environments: a stamp per environment, so that a second run installs nothing
+
+define create
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; name one with make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -x $(1)/bin/python || { echo "==> virtual environment $(1) ($$($(PYTHON) --version))"; $(PYTHON) -m venv $(1); }
+	$(call say,installing $(call pin,torch,ci))
+	@$(1)/bin/python -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(call pin,torch,ci)"
+endef
+install = @$(1)/bin/python -m pip install -q --disable-pip-version-check -c $(ROOT)/requirements/ci.txt
+
+$(VENV)/.stamp-base: $(INPUTS)
+	$(call create,$(VENV))
+	$(call say,installing atrex)
+	$(call install,$(VENV)) -e $(ROOT)
+	@touch $@
+
+$(VENV)/.stamp-test: $(VENV)/.stamp-base
+	$(call say,installing the test tools and $(call pin,triton,triton))
+	$(call install,$(VENV)) -e '$(ROOT)[test]'
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps "$(call pin,triton,triton)"
+	@touch $@
+
+$(NEWEST)/.stamp-test: $(INPUTS)
+	$(call create,$(NEWEST))
+	$(call say,installing atrex with the newest triton)
+	$(call install,$(NEWEST)) -e '$(ROOT)[test]'
+	@$(NEWEST)/bin/python -m pip install -q --disable-pip-version-check --no-deps --upgrade triton
+	@touch $@
+
+# ---- targets
+
+demo: $(VENV)/.stamp-base
+	@command -v g++ >/dev/null || { echo "error: the demo builds C++ candidates and needs g++" >&2; exit 1; }
+	$(call say,calibrating this CPU)
+	@cd $(ROOT) && $(VENV)/bin/atrex hardware calibrate --device cpu
+	$(call say,judging the example candidates)
+	@cd $(ROOT) && $(VENV)/bin/atrex eval examples/candidates/cpp/rms_norm.py examples/candidates/cpp/silu_and_mul.py \
+		examples/candidates/torch/rms_norm.py examples/candidates/wrong/rms_norm.py \
+		--device cpu --shapes 0-3 --out runs/demo
+	$(call say,score)
+	@cd $(ROOT) && $(VENV)/bin/atrex score runs/demo
+
+test: $(VENV)/.stamp-test
+	$(call say,ruff)
+	@cd $(ROOT) && $(VENV)/bin/ruff check src tests examples
+	$(call say,pytest)
+	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "not gpu and not newest_triton"
+
+test-newest-triton: $(NEWEST)/.stamp-test
+	$(call say,pytest with triton $$($(NEWEST)/bin/python -c 'import triton; print(triton.__version__)'))
+	@cd $(ROOT) && $(NEWEST)/bin/python -m pytest -q -m newest_triton
+
+test-gpu: $(if $(filter $(VENV)/bin/python,$(GPU_PYTHON)),$(VENV)/.stamp-test)
+	@cd $(ROOT) && PYTHONPATH=src $(GPU_PYTHON) -m pytest -q -m gpu
+
+clean:
+	@rm -rf $(VENV) $(NEWEST) $(ROOT)/build $(ROOT)/src/*.egg-info $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache
+	@find $(ROOT)/src $(ROOT)/tests $(ROOT)/examples -name __pycache__ -type d -prune -exec rm -rf {} +
