@@ -1,0 +1,131 @@
+"""`metadata.json` as a model: dtypes, mutability, comparison and provenance. Evaluator-only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from atrex.problems.dtypes import NAMES
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Operand(_Strict):
+    """One tensor. `dtype` is a short name, or alternatives "bf16/fp16" from which `input_kwargs["dtype"]` chooses."""
+
+    dtype: str
+
+    @field_validator("dtype")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        for name in value.split("/"):
+            if name not in NAMES:
+                raise ValueError(f"unknown dtype {name!r}")
+        return value
+
+
+class FloatCompare(_Strict):
+    """Scale-aware comparison with a float64 oracle; docs/decisions/0001-comparison.md argues the constants.
+
+    Per element: |o - r| <= element_rms * RMS_row(r) + element_rtol * |r|.
+    Per row: RMS(o - r) <= rms_factor * RMS(b - r) + ulps * ulp(RMS_row(r)) + rms_floor * RMS_row(r).
+    """
+
+    kind: Literal["float"]
+    element_rms: float = Field(2e-2, ge=0)
+    element_rtol: float = Field(5e-2, ge=0)
+    rms_factor: float = Field(3.0, ge=1)
+    ulps: float = Field(1.0, ge=0)
+    rms_floor: float = Field(0.0, ge=0)
+
+
+class ExactCompare(_Strict):
+    """Every element equal: integers and booleans."""
+
+    kind: Literal["exact"]
+
+
+class TopkIdsCompare(_Strict):
+    """Indices of the k largest `Model.scores(**inputs)` of a row, descending; scores within `tie_rtol` are tied."""
+
+    kind: Literal["topk_ids"]
+    weights: str
+    tie_rtol: float = Field(1e-5, ge=0)
+
+
+class TopkWeightsCompare(_Strict):
+    """The reference score at the ids that the candidate chose."""
+
+    kind: Literal["topk_weights"]
+    ids: str
+    rtol: float = Field(1e-3, ge=0)
+    atol: float = Field(1e-7, ge=0)
+
+
+class PublishedCompare(_Strict):
+    """The published rule, |o - b| <= atol + rtol * |b| against the reference itself: for folders made by others."""
+
+    kind: Literal["published"]
+    atol: float = Field(1e-2, ge=0)
+    rtol: float = Field(5e-2, ge=0)
+
+
+Compare = Annotated[
+    FloatCompare | ExactCompare | TopkIdsCompare | TopkWeightsCompare | PublishedCompare, Field(discriminator="kind")
+]
+
+
+class Provenance(_Strict):
+    """Where the operator was traced: framework, symbol and module of the production kernel, number of profiles."""
+
+    framework: str | None = None
+    symbol: str | None = None
+    module: str | None = None
+    profiles: int | None = None
+
+
+class Production(_Strict):
+    us: float = Field(gt=0)
+    backend: str | None = None
+
+
+class ShapeMeta(_Strict):
+    """Provenance of one shape; `production` is the deployed kernel's time by chip id."""
+
+    origin: Literal["published", "inferred", "atrex"]
+    published_id: str | None = None
+    description: str | None = None
+    call_count: int | None = None
+    production: dict[str, Production] = Field(default_factory=dict)
+
+
+class Metadata(_Strict):
+    """The whole file. A single output is named "out"; the reference returns the tensor itself then, else a dict."""
+
+    operator: str
+    phase: str = "unknown"
+    dtype: str | None = None
+    inputs: dict[str, Operand] = Field(default_factory=dict)
+    outputs: dict[str, Operand] = Field(default_factory=dict)
+    mutates: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
+    compare: dict[str, Compare] = Field(default_factory=dict)
+    provenance: Provenance = Provenance()
+    shapes: dict[str, ShapeMeta] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Metadata:
+        for field in ("mutates", "constant"):
+            for name in getattr(self, field):
+                if self.inputs and name not in self.inputs:
+                    raise ValueError(f"{field}: {name!r} is not an input")
+        if self.outputs and set(self.compare) != set(self.outputs):
+            raise ValueError("compare: expected one entry for each output")
+        for name, rule in self.compare.items():
+            other = getattr(rule, "weights", None) or getattr(rule, "ids", None)
+            if other is not None and other not in self.compare:
+                raise ValueError(f"compare.{name}: {other!r} is not an output")
+        return self
