@@ -1,11 +1,12 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 import typer
 from synthetic import error, failed, random_suite, unit, write_run
 from typer.testing import CliRunner
 
-from atrex.cli.score import score
+from atrex.cli.score import print_outcome, score
 from atrex.errors import UserError
 from atrex.scoring.aggregate import summarize
 from atrex.scoring.published import PUBLISHED_SHAPES
@@ -62,11 +63,26 @@ def test_several_runs_are_told_apart(tmp_path):
     assert all(f"Run {p}"[:100] in run(*paths).stdout for p in paths)
 
 
+def test_an_evaluation_prints_its_units_and_where_they_are(capsys, tmp_path):
+    outcome = SimpleNamespace(records=[unit()], about={"candidates": [{"path": "kernels"}]}, path=tmp_path)
+    print_outcome(outcome, 2.5, False)
+    printed = capsys.readouterr()
+    assert "Units: kernels " in printed.out
+    assert printed.err == f"1 unit in 2.5 s; records in {tmp_path}\n"
+
+
+def test_an_evaluation_as_json_is_one_document(capsys):
+    print_outcome(SimpleNamespace(records=[unit()], about={}, path=None), 2.5, True)
+    found = json.loads(capsys.readouterr().out)["runs"][0]
+    assert found["run"] is None and found["candidates"][0]["units"][0]["shape"] == "0"
+
+
 def test_what_scoring_refuses_names_the_run(tmp_path):
-    path = write_run(tmp_path, [unit(shape=str(i)) for i in range(57)])
+    records = [unit(candidate="k/a.py"), unit(candidate="k/b.py")]
+    path = write_run(tmp_path, records, candidates=["k"])
     result = run(path)
     assert isinstance(result.exception, UserError)
-    assert str(result.exception) == f"{path}: rms_norm: 57 published shapes were run, the suite has 56"
+    assert str(result.exception) == f"{path}: rms_norm 0 stands twice: score one candidate set at a time"
 
 
 @pytest.mark.parametrize("arguments", [["none"], [".", "--weights", "none.json"]])

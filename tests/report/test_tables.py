@@ -72,6 +72,20 @@ def test_errors_absent_units_and_notes_are_said():
     assert "note: a note" in text
 
 
+def test_a_time_that_is_less_to_be_trusted_is_marked():
+    timed = unit().performance.model_copy(update={
+        "host_bound": True, "clocks": {"before": {"throttled": False, "locked": None}, "after": {"throttled": True}}})
+    text = printed([unit(performance=timed)])
+    assert row(text, "passed")[3] == "10.00 htu"
+    assert "marks: h host-bound, t throttled, u clocks not known to be locked" in text
+    assert "marks:" not in printed([unit()])
+
+
+def test_uncertain_ceilings_are_said():
+    measured = unit().roofline.model_copy(update={"uncertainty": 0.04})
+    assert "note: ceilings were measured on this device, uncertain by up to 4.0 %" in printed([unit(roofline=measured)])
+
+
 def test_several_candidates_end_in_a_comparison():
     text = printed([unit(candidate="a.py", s=0.9), unit(candidate="b.py", s=0.3)], units=False)
     comparison = text[text.index("Candidates"):]

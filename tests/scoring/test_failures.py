@@ -1,7 +1,7 @@
 import pytest
 from synthetic import error, failed, random_suite, unit
 
-from atrex.scoring.failures import ROWS, failures, stage_totals
+from atrex.scoring.failures import ROWS, exit_code, failures, stage_totals
 from atrex.scoring.records import CATEGORIES, Stage, Status, Verdict
 
 
@@ -47,3 +47,8 @@ def test_a_failure_of_no_category_is_refused():
     record = unit(verdict=Verdict(status=Status.FAILED, stage=Stage.COMPILE, category="over_budget"))
     with pytest.raises(ValueError, match="no failure category"):
         failures([record])
+
+
+def test_errors_and_only_errors_raise_the_exit_code():
+    assert exit_code([unit(), failed("compile", "exception", shape="1")]) == 0
+    assert exit_code([unit(), error("beyond_roofline", shape="1")]) == 1

@@ -4,7 +4,7 @@ import pytest
 from synthetic import error, failed, unit
 
 from atrex.scoring.records import RooflineScore
-from atrex.scoring.units import attainable_s, by_operator, exit_code, headline, s_j, unit_score
+from atrex.scoring.units import attainable_s, by_operator, headline, s_j, unit_score
 
 
 def test_s_j_is_roofline_over_candidate_time():
@@ -45,11 +45,6 @@ def test_a_recorded_s_over_one_is_refused():
 def test_headline_leaves_out_held_out_and_added_shapes():
     records = [unit(), unit(shape="h0", held_out=True), unit(shape="i0", origin="inferred")]
     assert headline(records) == records[:1]
-
-
-def test_errors_and_only_errors_raise_the_exit_code():
-    assert exit_code([unit(), failed("compile", "exception", shape="1")]) == 0
-    assert exit_code([unit(), error("beyond_roofline", shape="1")]) == 1
 
 
 def test_a_unit_that_stands_twice_is_refused():

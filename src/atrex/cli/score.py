@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from atrex.errors import UserError
+
+# Everything else is imported where it is used, so that `atrex --help` does not wait for pydantic and rich's tables.
+if TYPE_CHECKING:
+    from atrex.scoring.runs import Run
+    from atrex.scoring.weights import Weights
 
 
 def score(
@@ -20,32 +29,55 @@ def score(
 
     Exits with 1 if a unit ended in an evaluation error, for then the figures are not sound.
     """
-    # Deferred so that `atrex --help` does not wait for pydantic and rich's tables.
-    import json
-
-    from rich.text import Text
-
-    from atrex.errors import UserError
-    from atrex.report.tables import make_console, print_run
-    from atrex.scoring.document import score_document
     from atrex.scoring.published import PUBLISHED_SHAPES
     from atrex.scoring.runs import load_run
     from atrex.scoring.weights import published_weights, read_weights
 
     used = read_weights(weights, PUBLISHED_SHAPES) if weights else published_weights()
-    loaded = [load_run(path) for path in runs]
+    code = print_scores([load_run(path) for path in runs], used, units=units, as_json=as_json)
+    if code:
+        raise typer.Exit(code)
+
+
+def print_outcome(outcome, seconds: float, as_json: bool) -> None:
+    """Print what an evaluation of `seconds` found, every unit included.
+
+    `outcome` is an `atrex.evaluate.run.Outcome`: `records`, `about` (the content of run.json) and `path` or None.
+    """
+    from atrex.scoring.runs import Run
+    from atrex.scoring.weights import published_weights
+
+    print_scores([Run(outcome.path, outcome.about, outcome.records)], published_weights(), units=True, as_json=as_json)
+    n = len(outcome.records)
+    kept = f"; records in {outcome.path}" if outcome.path else ""
+    # On stderr, so that --json leaves one document on stdout.
+    print(f"{n} unit{'s' * (n != 1)} in {seconds:.1f} s{kept}", file=sys.stderr)
+
+
+def print_scores(runs: Sequence[Run], weights: Weights, *, units: bool, as_json: bool) -> int:
+    """Print runs as tables or as one JSON document (`atrex.scoring.document`), and return the exit code they ask for.
+
+    Raises UserError, naming the run, if its records cannot be scored.
+    """
+    import json
+
+    from rich.text import Text
+
+    from atrex.report.tables import make_console, print_run
+    from atrex.scoring.document import score_document
+    from atrex.scoring.published import PUBLISHED_SHAPES
+
     try:
-        document = score_document(loaded, used, PUBLISHED_SHAPES, units=units)
+        document = score_document(runs, weights, PUBLISHED_SHAPES, units=units)
     except ValueError as e:
         raise UserError(str(e)) from None
     if as_json:
         print(json.dumps(document, indent=2, allow_nan=False))
-    else:
-        console = make_console()
-        for run in loaded:
-            if len(loaded) > 1:
-                console.print(Text(f"Run {run.path}", style="bold"))
-            print_run(run.records, used.values, PUBLISHED_SHAPES, console, run=run.run, units=units,
-                      notes=[*used.notes, *run.notes])
-    if document["exit_code"]:
-        raise typer.Exit(document["exit_code"])
+        return document["exit_code"]
+    console = make_console()
+    for run in runs:
+        if len(runs) > 1:
+            console.print(Text(f"Run {run.path}", style="bold"))
+        print_run(run.records, weights.values, PUBLISHED_SHAPES, console, run=run.run, units=units,
+                  notes=[*weights.notes, *run.notes])
+    return document["exit_code"]

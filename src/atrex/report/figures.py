@@ -52,6 +52,22 @@ def shape(record: UnitRecord) -> str:
     return f"{record.shape} ({mark})" if mark else record.shape
 
 
+MARKS = {"h": "host-bound", "t": "throttled", "u": "clocks not known to be locked"}
+
+
+def marks(record: UnitRecord) -> str:
+    """What limits the trust in a measured time, as letters of `MARKS`."""
+    timed = record.performance
+    if timed is None:
+        return ""
+    snapshots = [c for c in (timed.clocks or {}).values() if isinstance(c, dict)]
+    return (
+        "h" * bool(timed.host_bound)
+        + "t" * any(c.get("throttled") for c in snapshots)
+        + "u" * (bool(snapshots) and not all(c.get("locked") for c in snapshots))
+    )
+
+
 def unit_line(record: UnitRecord) -> str:
     """One unit in one line, for progress: operator, shape, verdict, and time and S when there are any."""
     parts = [record.operator, shape(record), verdict(record.verdict)]

@@ -48,6 +48,7 @@ def print_run(
     for label, candidate in scored.items():
         if units:
             console.print(_units_table(label, candidate.records, list(candidate.operators)))
+            _print_marks(candidate.records, console)
             _print_reasons(candidate.records, console)
     if scored:
         console.print(_operators_table({label: list(c.operators.values()) for label, c in scored.items()}))
@@ -57,7 +58,7 @@ def print_run(
         print_summary(next(iter(summaries.values())), console)
     elif summaries:
         print_comparison(summaries, console)
-    for line in [*_remarks(summaries), *notes]:
+    for line in [*_remarks(summaries), *_uncertainty(records), *notes]:
         console.print(Text(f"note: {line}", style="yellow"))
     if not scored:
         console.print(Text("no unit was recorded"))
@@ -80,7 +81,7 @@ def _units_table(label: str, records: Sequence[UnitRecord], operators: Sequence[
             Text(r.operator),
             Text(figures.shape(r)),
             Text(figures.verdict(r.verdict), style=STYLES[r.verdict.status]),
-            Text(figures.us(timed.median_us if timed else None) + (" host-bound" * bool(timed and timed.host_bound))),
+            Text(f"{figures.us(timed.median_us if timed else None)} {figures.marks(r)}".rstrip()),
             figures.us(roofline.roofline_us if roofline else None),
             Text(roofline.bound if roofline else figures.DASH),
             figures.score(roofline.S if roofline else None),
@@ -93,6 +94,12 @@ def _units_table(label: str, records: Sequence[UnitRecord], operators: Sequence[
 def _natural(shape: str) -> tuple[int, str]:
     digits = shape.lstrip("h")
     return (int(digits) if digits.isdecimal() else sys.maxsize, shape)
+
+
+def _print_marks(records: Sequence[UnitRecord], console: Console) -> None:
+    used = "".join(figures.marks(r) for r in records)
+    if legend := [f"{letter} {meaning}" for letter, meaning in figures.MARKS.items() if letter in used]:
+        console.print(Text("marks: " + ", ".join(legend)))
 
 
 def _print_reasons(records: Sequence[UnitRecord], console: Console) -> None:
@@ -159,6 +166,11 @@ def _print_failures(by_label: Mapping[str, Sequence[FailureCount]], console: Con
 def _split(count: FailureCount) -> str:
     own = [f"{n} {name}" for name, n in count.by_category.items() if name != count.row.categories[0]]
     return f"{count.count} ({', '.join(own)})" if own else str(count.count)
+
+
+def _uncertainty(records: Sequence[UnitRecord]) -> list[str]:
+    known = [r.roofline.uncertainty for r in records if r.roofline and r.roofline.uncertainty]
+    return [f"ceilings were measured on this device, uncertain by up to {figures.percent(max(known))}"] if known else []
 
 
 def _remarks(summaries: Mapping[str, Summary]) -> list[str]:

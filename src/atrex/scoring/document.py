@@ -7,10 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from atrex.scoring.candidates import CandidateScore, score_run
-from atrex.scoring.failures import MAPPING_NOTE, failures
+from atrex.scoring.failures import MAPPING_NOTE, exit_code, failures
 from atrex.scoring.operators import OperatorScore
 from atrex.scoring.runs import Run
-from atrex.scoring.units import exit_code
 from atrex.scoring.weights import Weights
 
 SCHEMA = 1
@@ -22,7 +21,7 @@ def score_document(
     """Every run scored. Times are microseconds, rates and S are 0..1, what was not measured is null.
 
     {"schema": 1, "weights": {"source", "notes"}, "exit_code": 0 | 1,
-     "runs": [{"run": path, "atrex", "suite_version", "suite_hash", "device", "chip", "created", "notes",
+     "runs": [{"run": path or null, "atrex", "suite_version", "suite_hash", "device", "chip", "created", "notes",
        "candidates": [{"candidate", "device", "chip", "dsl": [name],
          "summary": the fields of `atrex.scoring.aggregate.Summary`,
          "operators": [the fields of `atrex.scoring.operators.OperatorScore`, "fully_correct", "dominant"],
@@ -43,10 +42,10 @@ def _run(run: Run, weights: Weights, denominators: Mapping[str, int], units: boo
     try:
         scored = score_run(run.run, run.records, weights.values, denominators)
     except ValueError as e:
-        raise ValueError(f"{run.path}: {e}") from None
+        raise ValueError(f"{run.path or 'this run'}: {e}") from None
     told = ("atrex", "suite_version", "suite_hash", "device", "chip", "created")
     return {
-        "run": str(run.path),
+        "run": str(run.path) if run.path else None,
         **{key: run.run.get(key) for key in told},
         "notes": run.notes,
         "candidates": [_candidate(label, candidate, units) for label, candidate in scored.items()],

@@ -66,6 +66,11 @@ def failures(records: Iterable[UnitRecord]) -> list[FailureCount]:
     return counts
 
 
+def exit_code(records: Iterable[UnitRecord]) -> int:
+    """1 if a unit ended in `error` (not shown to be the candidate's fault), else 0. Failed units do not raise it."""
+    return int(any(r.verdict.status == Status.ERROR for r in records))
+
+
 def stage_totals(counts: Iterable[FailureCount]) -> dict[Stage, int]:
     """Failing units per stage, every stage named."""
     totals = dict.fromkeys(Stage, 0)

@@ -25,9 +25,10 @@ class Run:
 
     `records` holds one record a unit, the last written, in the order in which units first appear. `duplicates` counts
     the earlier records that were dropped for it. `truncated` counts bytes of an unfinished last line, left by a crash.
+    `path` is None for a run that was not kept.
     """
 
-    path: Path
+    path: Path | None
     run: dict[str, Any]
     records: list[UnitRecord]
     truncated: int = 0

@@ -1,4 +1,4 @@
-"""Rules about one unit: its score, whether it is part of the headline, and the exit code that units ask for."""
+"""Rules about one unit: its score, and whether it is part of the headline."""
 
 from __future__ import annotations
 
@@ -60,11 +60,6 @@ def headline(records: Iterable[UnitRecord]) -> list[UnitRecord]:
 def unit_key(record: UnitRecord) -> tuple[str, str, str, str, bool]:
     """What makes two records the same unit of a run."""
     return record.candidate, record.device, record.operator, record.shape, record.held_out
-
-
-def exit_code(records: Iterable[UnitRecord]) -> int:
-    """1 if a unit ended in `error` (not shown to be the candidate's fault), else 0. Failed units do not raise it."""
-    return int(any(r.verdict.status == Status.ERROR for r in records))
 
 
 def by_operator(records: Sequence[UnitRecord]) -> dict[str, list[UnitRecord]]:
