@@ -41,7 +41,7 @@ def resolve(arguments: list[str], operators: list[str], problem: str | None) -> 
             names = [problem] if problem else operators
             files = [(path / f"{name}.py", name) for name in names if (path / f"{name}.py").is_file()]
             if not files:
-                raise UserError(f"{argument}: no <operator>.py in this folder; expected one of {', '.join(names)}")
+                raise UserError(f"{argument}: no <operator>.py in it; expected one of {', '.join(names)}")
             found += [_read(file, str(argument).rstrip("/"), name) for file, name in files]
         elif path.is_file():
             operator = problem or path.stem

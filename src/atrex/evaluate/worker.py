@@ -65,7 +65,6 @@ class Bench:
         import atrex.dsls
 
         self.session = atrex.dsls.get(message["dsl"]).instrument(Path(message["cache"]), source)
-        os.environ.update(self.session.env())
         ready = time.monotonic()
         module = _import(source)
         model_class = getattr(module, "Model", None)
