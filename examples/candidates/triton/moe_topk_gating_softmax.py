@@ -48,12 +48,12 @@ class Model(torch.nn.Module):
         rows, experts = gating_output.shape
         weights = torch.empty((rows, self.top_k), dtype=torch.float32, device=gating_output.device)
         ids = torch.empty((rows, self.top_k), dtype=torch.int32, device=gating_output.device)
-        tile = 8
+        tile = 4
         while tile > 1 and rows < 528 * tile:
             tile //= 2
         topk_softmax_kernel[(triton.cdiv(rows, tile),)](
             gating_output, weights, ids, rows, gating_output.stride(0), EXPERTS=experts,
             BLOCK=triton.next_power_of_2(experts), K=self.top_k, K_PAD=triton.next_power_of_2(self.top_k), ROWS=tile,
-            num_warps=max(1, tile // 2),
+            num_warps=tile,
         )  # fmt: skip
         return {"topk_weights": weights, "topk_ids": ids}

@@ -47,7 +47,7 @@ class Model(torch.nn.Module):
         tile = 1 << (tile.bit_length() - 1)
         while tile > 1 and rows < 264 * tile:
             tile //= 2
-        warps = min(16, max(1, tile * (head + tail) // 1024))
+        warps = min(16, triton.next_power_of_2(triton.cdiv(tile * (head + tail), 1024)))
         rms_norm_kernel[(triton.cdiv(rows, tile),)](
             x, weight, out, rows, x.stride(0), self.eps, H=hidden, HEAD=head, TAIL=tail, ROWS=tile, num_warps=warps
         )

@@ -1,4 +1,4 @@
-"""Target DSLs: what a candidate is written in. One module a DSL; a new file in this folder is all that a new one needs."""
+"""Target DSLs: what a candidate is written in. A new DSL is a new file in this folder and nothing else."""
 
 from atrex.dsls.base import DSL, Session, default_for, get, infer, names, register
 

@@ -23,7 +23,8 @@ _TORCH = re.compile(
 # Names that no author of a DSL kernel writes by chance.
 _VENDOR_SURE = re.compile(
     r"^nvjet_|_?xmma_|^cutlass(_\d\d|3x_|\d?::)|^_ZN7cutlass|cublas|cudnn|cusparse|cufft|cusolver|^nccl|^rccl"
-    r"|^(volta|turing|ampere|hopper|maxwell)_[a-z0-9]*gemm|^Cijk_|^_ZN(2ck|7ck_tile|5aiter)|^(void )?(ck|ck_tile|aiter)::"
+    r"|^(volta|turing|ampere|hopper|maxwell)_[a-z0-9_]*gemm|^Cijk_"
+    r"|^_ZN(2ck|7ck_tile|5aiter)|^(void )?(ck|ck_tile|aiter)::"
     r"|^_ZN13pytorch_flash|pytorch_flash::|PyTorchMemEffAttention|^fmha_cutlass|^_ZN8internal5gemvx|internal::gemvx"
     r"|^(sm\d\d_|void )?.*cask_|^miopen|rocblas"
 )

@@ -91,8 +91,8 @@ class Cpp(DSL):
     devices = ("cpu",)
     imports = ("torch.utils.cpp_extension",)
     constraints = (
-        "Write every computation in C++ (OpenMP allowed) inside this one file, built by torch.utils.cpp_extension or by "
-        "a compiler call into a temporary folder. torch may allocate outputs and take views; it must not compute. No "
+        "Write every computation in C++ (OpenMP allowed) inside this one file, built by torch.utils.cpp_extension "
+        "or by a compiler call into a temporary folder. torch may allocate outputs and take views, not compute. No "
         "prebuilt libraries, no torch.compile, no ATen calls from C++."
     )
 

@@ -92,7 +92,7 @@ class TritonSession(Session):
         self._undo.append(lambda: setattr(GridExecutor, "__call__", original))
 
     def _on_load(self, module, function, name, metadata_group, hash) -> None:
-        kernel = next((k for k in self._compiled.get(hash, ()) if k.function is function or k.function == function), None)
+        kernel = next((k for k in self._compiled.get(hash, ()) if k.function == function), None)
         if kernel is not None:
             self._loaded[function] = kernel
             self._watch_launches(True)
