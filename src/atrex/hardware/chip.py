@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atrex.errors import UserError
-from atrex.hardware.curve import BandwidthCurve
+from atrex.hardware.curve import ColdMemory
 from atrex.hardware.sanity import check_chip
 
 CHIPS = Path(__file__).parent / "chips"
@@ -41,15 +41,21 @@ class Chip:
     llc_bytes: int | None = None
     units: int | None = None
     max_clock_hz: float | None = None
-    curve: BandwidthCurve | None = None
+    memory: ColdMemory | None = None
     uncertainty: float = 0.0
     note: str | None = None
     match: tuple[str, ...] = ()
     sources: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def bandwidth_at(self, total_bytes: float) -> float:
-        """B/s that bound a unit moving `total_bytes`: the chip's one figure, or its measured curve (CPU)."""
-        return self.curve.bandwidth_at(total_bytes) if self.curve else self.memory_bandwidth
+        """B/s that bound a unit moving `total_bytes`: the chip's one figure, or its best measured one there (CPU)."""
+        return self.memory.bandwidth_at(total_bytes) if self.memory else self.memory_bandwidth
+
+    def memory_seconds(self, bytes_read: float, bytes_written: float) -> float:
+        """The least time in which this chip's memory moves so many bytes; a measured chip knows the mix (CPU)."""
+        if self.memory:
+            return self.memory.seconds(bytes_read, bytes_written)
+        return (bytes_read + bytes_written) / self.memory_bandwidth
 
     @property
     def cache_bytes(self) -> int | None:

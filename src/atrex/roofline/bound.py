@@ -40,6 +40,7 @@ class ChipCeilings(Protocol):
     @property
     def peaks(self) -> Mapping[str, Mapping[str, float]]: ...
     def bandwidth_at(self, total_bytes: float) -> float: ...
+    def memory_seconds(self, bytes_read: float, bytes_written: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ def roofline(work: Work, chip: ChipCeilings) -> Bound:
 
     Engines can overlap, so a maximum; one engine runs one dtype at a time, so a sum. The byte term wins a tie.
     """
-    q = work.total_bytes
-    seconds = {"memory": q / chip.bandwidth_at(q) if q else 0.0}
+    seconds = {"memory": chip.memory_seconds(work.bytes_read, work.bytes_written)}
     for engine, by_dtype in work.flops.items():
         seconds[engine] = sum(flops / engine_peak(chip, engine, dtype) for dtype, flops in by_dtype.items() if flops)
     bound = max(seconds, key=lambda term: seconds[term])
