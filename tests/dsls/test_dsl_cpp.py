@@ -65,7 +65,8 @@ print(json.dumps({"half": share(half), "whole": whole, "artifacts": watch.artifa
 """,
         tmp_path,
     )
-    assert 0.4 < seen["half"] < 0.6
+    # Wide, because the library spins for the wall time that ATen took, which other load on the machine stretches.
+    assert 0.3 < seen["half"] < 0.7
     assert [(row["name"], row["owner"]) for row in seen["whole"]] == [("k.so:work", "target")]
     assert 2000 <= seen["whole"][0]["us"] < 20000
     assert [(a["name"], a["kind"]) for a in seen["artifacts"]] == [("k.so", "so")] and seen["missing"] == []
