@@ -80,20 +80,29 @@ def compare(
     """
     if set(outputs) != set(declared):
         return Comparison(False, float("inf"), "", detail=f"outputs {sorted(outputs)}: expected {sorted(declared)}")
-    results = []
-    for name, want in declared.items():
-        got = outputs[name]
-        if want.numel() == 0:
-            raise UserError(f"{problem.operator}: shape {shape.id}: output {name!r} has no elements: nothing compared")
-        if got.shape != want.shape or got.dtype != want.dtype:
-            detail = f"{_form(got)}: expected {_form(want)}"
-            results.append(Comparison(False, float("inf"), name, detail=detail))
-            continue
-        rule = _rule(problem, name, want)
-        found = _ratio(problem, shape, rule, name, inputs, oracle, declared, outputs)
-        results.append(_comparison(name, found, want.shape, oracle[name], got))
+    results = [compare_output(problem, shape, name, inputs, oracle, declared, outputs) for name in declared]
     worst = max(results, key=lambda r: r.worst)
     return replace(worst, passed=all(r.passed for r in results))
+
+
+def compare_output(
+    problem: Problem,
+    shape: Shape,
+    name: str,
+    inputs: Mapping[str, torch.Tensor],
+    oracle: Mapping[str, torch.Tensor],
+    declared: Mapping[str, torch.Tensor],
+    outputs: Mapping[str, torch.Tensor],
+) -> Comparison:
+    """`compare` for the one output `name`; the others are there because some rules read two outputs together."""
+    want, got = declared[name], outputs[name]
+    if want.numel() == 0:
+        raise UserError(f"{problem.operator}: shape {shape.id}: output {name!r} has no elements: nothing compared")
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return Comparison(False, float("inf"), name, detail=f"{_form(got)}: expected {_form(want)}")
+    rule = _rule(problem, name, want)
+    found = _ratio(problem, shape, rule, name, inputs, oracle, declared, outputs)
+    return _comparison(name, found, want.shape, oracle[name], got)
 
 
 def published_check(declared: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> bool:

@@ -33,7 +33,7 @@ def load_problem(folder: str | Path) -> Problem:
     for name in _REQUIRED:
         if not (folder / name).is_file():
             raise UserError(f"{folder.name}/{name}: missing file: a problem folder holds {', '.join(_REQUIRED)}")
-    raw = _read_json(folder / "metadata.json")
+    raw = read_json(folder / "metadata.json")
     foreign = is_foreign(raw)
     problem = Problem(
         operator=folder.name if foreign else str(raw.get("operator", folder.name)),
@@ -64,7 +64,7 @@ def load_suite(path: str | Path | None = None) -> Suite:
     found = [load_problem(sub) for sub in sorted(folder.iterdir()) if (sub / "shapes.json").exists()]
     if not found:
         raise UserError(f"{folder}: no problem folder in it: expected folders that hold {', '.join(_REQUIRED)}")
-    about = _read_json(folder / "suite.json") if (folder / "suite.json").exists() else {}
+    about = read_json(folder / "suite.json") if (folder / "suite.json").exists() else {}
     weights = _weights(folder / "weights.json") if (folder / "weights.json").exists() else {}
     return Suite(folder, str(about.get("version", "unversioned")), {p.operator: p for p in found}, weights)
 
@@ -96,7 +96,8 @@ def check_roofline(problem: Problem) -> None:
                 raise UserError(f"{label}: shape {shape_id}: {field} is {said}, work.py says {meant}: {remedy}")
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. Raises UserError, naming file and position, when it is not valid JSON."""
     label = f"{path.parent.name}/{path.name}"
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -116,7 +117,7 @@ def _metadata(folder: Path, raw: Mapping[str, Any]) -> Metadata:
 def read_shapes(path: Path) -> dict[str, Shape]:
     """The shapes of a shapes.json or held_out.json by id. Raises UserError naming the file, shape and key."""
     label = f"{path.parent.name}/{path.name}"
-    raw = _read_json(path)
+    raw = read_json(path)
     if not isinstance(raw, dict) or not raw:
         raise UserError(f"{label}: expected a non-empty object of shapes by id")
     shapes = {}
@@ -137,7 +138,7 @@ def read_shapes(path: Path) -> dict[str, Shape]:
 
 def _declared_work(folder: Path, foreign: bool) -> dict[str, Work]:
     label = f"{folder.name}/roofline.json"
-    raw = _read_json(folder / "roofline.json")
+    raw = read_json(folder / "roofline.json")
     entries = raw.get("shapes") if isinstance(raw, dict) else None
     if not isinstance(entries, dict):
         if foreign:
@@ -163,7 +164,7 @@ def _work(label: str, entry: Any) -> Work:
 
 def _weights(path: Path) -> dict[str, float]:
     label = f"{path.parent.name}/{path.name}"
-    raw = _read_json(path)
+    raw = read_json(path)
     scores = raw.get("importance") if isinstance(raw, dict) else None
     if not isinstance(scores, dict) or not scores:
         raise UserError(f"{label}: importance: expected an object of scores by operator")
