@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ def calibrate(device: str, progress: Callable[[str], None] | None = None) -> dic
 
     Raises UserError for a device that is unknown or not here, and on the CPU when there is no C++ compiler.
     """
-    from atrex.hardware.detect import parse_device, require_device
+    from atrex.hardware.detect import check_device, parse_device
 
     kind, index = parse_device(device)
-    require_device(device)
+    check_device(device)
     if kind == "cpu":
         from atrex.hardware.calibrate_cpu import calibrate_cpu
 
@@ -88,15 +89,18 @@ def cold_memory(points: list[dict[str, Any]], steady_from: float) -> ColdMemory:
     From `steady_from` bytes on, a mix has one bandwidth, the best seen there: long transfers seldom run undisturbed,
     and a ceiling must not be lower than what shorter ones have shown to be sustained.
     """
+    steady_from *= 0.99  # sizes are rounded down to whole lines
     curves = {}
     for mix in sorted({(point["read"], point["written"]) for point in points}):
         mine = [(point["bytes"], point["best"]) for point in points if (point["read"], point["written"]) == mix]
-        # Sizes are rounded down to whole lines, hence the slack of 1 %.
-        steady = max((best for size, best in mine if size >= 0.99 * steady_from), default=0.0)
-        curves[mix] = BandwidthCurve.envelope(
-            [(size, steady if size >= 0.99 * steady_from else best) for size, best in mine]
-        )
-    return ColdMemory(curves)
+        steady = max((best for size, best in mine if size >= steady_from), default=0.0)
+        curves[mix] = BandwidthCurve.envelope([(size, steady if size >= steady_from else best) for size, best in mine])
+    return ColdMemory(curves).raised_to(
+        (point["bytes"] * point["read"] / (point["read"] + point["written"]),
+         point["bytes"] * point["written"] / (point["read"] + point["written"]),
+         point["bytes"] / point["best"])
+        for point in points
+    )  # fmt: skip
 
 
 def cpu_record_path(cache_dir: Path | None = None) -> Path:
@@ -105,29 +109,71 @@ def cpu_record_path(cache_dir: Path | None = None) -> Path:
     return (cache_dir or calibration_cache_dir()) / f"cpu-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
 
 
-def load_or_calibrate_cpu(
-    cache_dir: Path | None = None,
-    max_age: float = MAX_AGE_S,
-    force: bool = False,
-    progress: Callable[[str], None] | None = None,
-) -> Chip:
-    """This CPU's chip, measured now if there is no record younger than `max_age` seconds (about 15 s, once).
+def gpu_record_path(chip_id: str, cache_dir: Path | None = None) -> Path:
+    """Where the record of a calibrated GPU is cached: one file per chip id."""
+    return (cache_dir or calibration_cache_dir()) / f"gpu-{chip_id}.json"
 
-    `force` measures again and keeps the better of old and new for every figure: a time that beats the ceiling is first
-    answered by a better ceiling. Raises UserError when there is no C++ compiler or the cache is not writable.
+
+def cached_cpu_chip(cache_dir: Path | None = None) -> Chip | None:
+    """This CPU's chip from its cached record, however old, or None when it was never calibrated."""
+    record = _cached(cpu_record_path(cache_dir))
+    return None if record is None else cpu_chip(record)
+
+
+def load_or_calibrate_cpu(
+    cache_dir: Path | None = None, max_age: float = MAX_AGE_S, progress: Callable[[str], None] | None = None
+) -> Chip:
+    """This CPU's chip, measured now (about 15 s) if there is no record younger than `max_age` seconds.
+
+    A new measurement keeps every figure of the last week's record that is better: with `max_age=0`, a time that beats
+    the ceiling is answered by a ceiling that is at least as high. Raises UserError when there is no C++ compiler or the
+    cache is not writable.
     """
     path = cpu_record_path(cache_dir)
     old = _cached(path)
-    fresh = old is not None and time.time() - path.stat().st_mtime <= max_age
-    if fresh and not force:
+    if old is not None and time.time() - path.stat().st_mtime <= max_age:
         return cpu_chip(old)
     if progress:
         progress("calibrating this CPU, about 15 s, once")
-    new = _measure_in_a_process(path)
-    if force and old is not None and fresh:
-        new = better_of(old, new)
-        write_record(new, path)
-    return cpu_chip(new)
+    return cpu_chip(recalibrate_cpu(cache_dir))
+
+
+def recalibrate_cpu(cache_dir: Path | None = None) -> dict[str, Any]:
+    """Measure this CPU now, in a process of its own, into the cache, and return the record. Raises UserError."""
+    path = cpu_record_path(cache_dir)
+    old = _cached(path)
+    recent = old is not None and time.time() - path.stat().st_mtime <= MAX_AGE_S
+    record = _measure_in_a_process(path)
+    if recent:
+        record = better_of(old, record)
+        write_record(record, path)
+    return record
+
+
+def calibrated_chip(chip: Chip, cache_dir: Path | None = None) -> Chip | None:
+    """`chip` with the ceilings that `atrex hardware calibrate` measured on one here, or None if none was.
+
+    What was not measured keeps its cited figure. Bandwidth is the better of reading and copying.
+    """
+    record = _cached(gpu_record_path(chip.id, cache_dir))
+    return None if record is None else gpu_chip(chip, record)
+
+
+def gpu_chip(chip: Chip, record: dict[str, Any]) -> Chip:
+    """`chip` with the measured figures of a GPU's calibration record in place of the cited ones."""
+    peaks = {engine: dict(by_dtype) for engine, by_dtype in chip.peaks.items()}
+    sources = dict(chip.sources)
+    source = {"source": f"measured on a {record['name']}", "where": record["command"], "date": record["date"][:10]}
+    for name, entry in record["measurements"].items():
+        engine, _, dtype = name.partition(".")
+        if engine in peaks:
+            peaks[engine][dtype] = entry["best"]
+            sources[f"peaks.{name}"] = source
+    bandwidth = max(record["measurements"][f"memory.{way}"]["best"] for way in ("read", "copy"))
+    sources["memory_bandwidth"] = source
+    return replace(
+        chip, peaks=peaks, memory_bandwidth=bandwidth, uncertainty=record["uncertainty"], sources=sources
+    )
 
 
 def better_of(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -62,9 +62,29 @@ class ColdMemory:
         largest holds: exact at the measured mixes, a few percent low between them, never too high.
         """
         least = 0.0
-        for (read, written), curve in self.curves.items():
-            fits = [moved / part for moved, part in ((bytes_read, read), (bytes_written, written)) if part]
-            total = min(fits) * (read + written)
+        for mix, curve in self.curves.items():
+            total = _fitting(mix, bytes_read, bytes_written)
             if total:
                 least = max(least, total / curve.bandwidth_at(total))
         return least
+
+    def raised_to(self, transfers: Iterable[tuple[float, float, float]]) -> ColdMemory:
+        """This model with every curve raised until none of the (bytes read, bytes written, seconds) beats it.
+
+        Each curve is measured on its own, so a transfer of one mix can turn out faster than the part of it that another
+        mix had been measured to need.
+        """
+        raised = dict(self.curves)
+        for bytes_read, bytes_written, seconds in transfers:
+            for mix, curve in raised.items():
+                total = _fitting(mix, bytes_read, bytes_written)
+                if total and total / seconds > curve.bandwidth_at(total):
+                    points = zip(curve.sizes, curve.bandwidths, strict=True)
+                    raised[mix] = BandwidthCurve.envelope([*points, (total, total / seconds)])
+        return ColdMemory(raised)
+
+
+def _fitting(mix: tuple[int, int], bytes_read: float, bytes_written: float) -> float:
+    """Total bytes of the largest transfer of this mix inside (bytes_read, bytes_written)."""
+    fits = [moved / part for moved, part in ((bytes_read, mix[0]), (bytes_written, mix[1])) if part]
+    return min(fits) * sum(mix)

@@ -33,7 +33,7 @@ def parse_device(device: str) -> tuple[str, int]:
     return ("cpu", 0) if match.group(1) else ("cuda", int(match.group(2) or 0))
 
 
-def require_device(device: str) -> None:
+def check_device(device: str) -> None:
     """Raise UserError, with the reason, when `device` cannot be used here. Imports torch for CUDA devices only."""
     kind, index = parse_device(device)
     if kind == "cpu":
@@ -47,6 +47,15 @@ def require_device(device: str) -> None:
     count = torch.cuda.device_count()
     if index >= count:
         raise UserError(f"device {device}: no such device, the last of the {count} here is cuda:{count - 1}")
+
+
+def default_device() -> str:
+    """cuda:0 where torch can use a GPU, else cpu."""
+    try:
+        check_device("cuda:0")
+    except (UserError, ImportError):
+        return "cpu"
+    return "cuda:0"
 
 
 def match_chip(name: str, memory_bytes: int | None = None) -> str | None:
@@ -69,7 +78,7 @@ def match_chip(name: str, memory_bytes: int | None = None) -> str | None:
 
 def describe(device: str) -> DeviceInfo:
     """What `device` is. Raises UserError when it is unknown or not here."""
-    require_device(device)
+    check_device(device)
     kind, index = parse_device(device)
     if kind == "cpu":
         import platform
