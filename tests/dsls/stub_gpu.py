@@ -22,6 +22,9 @@ def install() -> None:
         def load_binary(self, name, kernel, shared, device):
             return object(), next(handles), 32, 0, 1024
 
+        def unload_module(self, module):
+            pass
+
         def get_device_properties(self, device):
             return {"max_shared_mem": 232448}
 

@@ -18,9 +18,10 @@ FOLDER = Path(sys.argv[1])
 _patch = interpreter._patch_lang_tensor
 
 
-def _patch_index(tensor, scope):
-    _patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+def _patch_index(tensor, *scope):
+    _patch(tensor, *scope)
+    put = scope[0].set_attr if scope else setattr
+    put(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
 
 interpreter._patch_lang_tensor = _patch_index

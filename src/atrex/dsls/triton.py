@@ -5,10 +5,10 @@ JIT or as a handle, also under graph capture. A kernel belongs to the target whe
 stands in the candidate's own file; kernels of imported packages and of torch.compile are `dsl`.
 
 Hooks, by version (read in the sources of 3.4.0, 3.6.0 and 3.9.0): `CompiledKernel.__init__` runs once for every
-specialization, compiled or cached. From 3.5 on `knobs.runtime.kernel_load_end_hook` and `launch_enter_hook` are chains;
-the launch hook stays in its chain only while a loaded specialization has not been launched, so a warm launch pays
-nothing. 3.4 has no load hook, and its launch hook does not see the first launch; there `_init_handles`, which runs on
-the launch path alone, counts as the launch.
+specialization, compiled or cached. In 3.6 and 3.9 `knobs.runtime.kernel_load_end_hook` and `launch_enter_hook` are
+chains; the launch hook stays in its chain only while a loaded specialization has not been launched, so a warm launch
+pays nothing. 3.4 has no load hook, and its launch hook does not see the first launch; there `_init_handles`, which runs
+on the launch path, counts as the launch. Which way to go is decided by whether the load hook is a chain.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class TritonSession(Session):
             self._undo.append(lambda: chain.remove(self._on_load))
             self._undo.append(lambda: self._watch_launches(False))
         else:
-            self._install_load_of_3_4(CompiledKernel)
+            self._install_load_without_hook(CompiledKernel)
         self._install_interpreter()
 
-    def _install_load_of_3_4(self, kernel_class: Any) -> None:
+    def _install_load_without_hook(self, kernel_class: Any) -> None:
         original = kernel_class._init_handles
 
         @functools.wraps(original)
