@@ -34,7 +34,7 @@ def float_ratio(oracle: torch.Tensor, declared: torch.Tensor, got: torch.Tensor,
         rms = _rms(r.masked_fill(~regular, 0), count)
         base_rms = _rms((b - r).masked_fill_(~regular, 0), count)
         error = (o - r).abs_()
-        error = torch.where(regular, error, _unequal(o, rounded)).nan_to_num_(nan=torch.inf)
+        error = torch.where(regular, error, _unequal(o, rounded)).nan_to_num_(nan=torch.inf, posinf=torch.inf)
 
         bound = rule.element_rtol * r.abs() + (rule.element_rms * rms + floor)
         bound = torch.where(regular, bound, 1.0).clamp_(min=smallest)
@@ -60,7 +60,9 @@ def published_ratio(want: torch.Tensor, got: torch.Tensor, rule: PublishedCompar
     for part in row_chunks(rows, cols, got.device):
         if got.is_floating_point():
             b, o = target[part].to(torch.float64), have[part].to(torch.float64)
-            error = torch.where(b.isfinite(), (o - b).abs(), _unequal(o, b)).nan_to_num_(nan=torch.inf)
+            error = torch.where(b.isfinite(), (o - b).abs(), _unequal(o, b)).nan_to_num_(
+                nan=torch.inf, posinf=torch.inf
+            )
             bound = torch.where(b.isfinite(), rule.atol + rule.rtol * b.abs(), 1.0)
         else:
             # Integers past 2**53 would not survive float64.

@@ -46,7 +46,7 @@ def weights_ratio(scores: torch.Tensor, ids: torch.Tensor, got: torch.Tensor, ru
     """|weight - score at the chosen index| over atol + rtol |score|; an index out of range is `ids_ratio`'s finding."""
     table, chosen = rows_of(scores), rows_of(ids).to(torch.int64)
     want = table.gather(1, chosen.clamp(0, table.shape[1] - 1))
-    error = (rows_of(got).to(torch.float64) - want).abs().nan_to_num_(nan=torch.inf)
+    error = (rows_of(got).to(torch.float64) - want).abs().nan_to_num_(nan=torch.inf, posinf=torch.inf)
     bound = rule.atol + rule.rtol * want.abs()
     worst = Worst()
     worst.add("weight at the chosen index", error / bound, error, bound)

@@ -46,7 +46,8 @@ class Problem:
         """The listed or held-out shape of that id. Raises UserError if there is none."""
         found = self.shapes.get(shape_id) or self.held_out.get(shape_id)
         if found is None:
-            raise UserError(f"{self.operator}: no shape {shape_id!r}: expected one of {', '.join(self.shapes)}")
+            ids = list(self.shapes)
+            raise UserError(f"{self.operator}: no shape {shape_id!r}: expected an id from {ids[0]} to {ids[-1]}")
         return found
 
     def work(self, shape: Shape) -> Work:

@@ -1,0 +1,86 @@
+"""`atrex suite` as a user sees it."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from atrex.cli.suite import app
+from atrex.errors import UserError
+from atrex.problems.load import SHIPPED
+
+RUN = CliRunner()
+
+
+def test_list_as_json():
+    document = json.loads(RUN.invoke(app, ["list", "--json"]).stdout)
+    assert {p["operator"]: p["shapes"] for p in document["problems"]} == {
+        "block_scaled_mm": 24,
+        "fused_add_rms_norm": 19,
+        "moe_topk_gating_softmax": 10,
+        "paged_attention_decode": 8,
+        "rms_norm": 56,
+        "silu_and_mul": 37,
+    }
+    assert document["version"] and len(document["hash"]) == 64
+
+
+def test_list_as_a_table():
+    assert "154 shapes, 19.6% of the published weight" in RUN.invoke(app, ["list"]).stdout
+
+
+def test_show_one_shape_as_json():
+    document = json.loads(RUN.invoke(app, ["show", "rms_norm", "--shape", "27", "--json"]).stdout)
+    shape = document["shapes"]["27"]
+    assert shape["input_kwargs"] == {"token_count": 505888, "hidden_size": 128}
+    assert shape["roofline_us"]["H200"] > 0 and shape["total_flops"] == 194766880
+
+
+def test_show_table_has_a_line_a_shape():
+    shown = RUN.invoke(app, ["show", "paged_attention_decode"]).stdout
+    assert sum(line[:2].strip().isdigit() for line in shown.splitlines()) == 8
+
+
+@pytest.mark.parametrize(
+    "arguments", [["show", "rms_nrm"], ["show", "rms_norm", "--shape", "x"], ["list", "--suite", "/no"]]
+)
+def test_bad_input_is_a_user_error(arguments):
+    assert isinstance(RUN.invoke(app, arguments).exception, UserError)
+
+
+def test_validate_passes_a_sound_shape():
+    result = RUN.invoke(app, ["validate", "--problem", "rms_norm", "--shapes", "15,27"])
+    assert result.exit_code == 0 and "rms_norm: sound" in result.stdout
+    assert "not run here: too large: 1 shapes" in result.stdout
+
+
+def test_validate_fails_a_broken_folder(tmp_path):
+    copy = tmp_path / "rms_norm"
+    shutil.copytree(SHIPPED / "rms_norm", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    path = copy / "reference.py"
+    path.write_text(path.read_text().replace("wide * inverse_rms * weight.to(acc)", "wide * weight.to(acc)"))
+    path = copy / "input.py"
+    path.write_text(
+        path.read_text().replace("norm_weight(hidden_size, torch.bfloat16)", "torch.ones(hidden_size).bfloat16()")
+    )
+    result = RUN.invoke(app, ["validate", str(copy), "--shapes", "15", "--json"])
+    assert result.exit_code == 1
+    checks = {failure["check"] for failure in json.loads(result.stdout)[0]["failures"]}
+    assert "out: copy of input x fails" in checks
+
+
+def test_generate_roofline_writes_what_is_shipped(tmp_path):
+    copy = tmp_path / "silu_and_mul"
+    shutil.copytree(SHIPPED / "silu_and_mul", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shipped = (copy / "roofline.json").read_text()
+    (copy / "roofline.json").unlink()
+    assert RUN.invoke(app, ["generate-roofline", str(copy)]).exit_code == 0
+    assert (copy / "roofline.json").read_text() == shipped
+
+
+def test_reading_problems_does_not_import_torch():
+    code = "import sys, atrex.problems as p; p.load_suite(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
