@@ -57,7 +57,7 @@ def pace(candidates: str, device: str, out: Path) -> dict:
 
 
 def repeat(candidates: str, device: str, times: int) -> tuple[list[dict], dict]:
-    """The panel, evaluated `times` times in fresh workers: the spread of each unit's median, and event against CUPTI."""
+    """The panel in fresh workers, `times` times: the spread of each unit's median, and event against CUPTI."""
     seen: dict[tuple[str, str], list] = {}
     about: dict = {}
     for _ in range(times):

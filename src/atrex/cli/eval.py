@@ -36,6 +36,7 @@ def evaluate(
     Exit status: 0 when every unit could be judged (failed units included), 1 when a unit ended in an error, 2 for bad
     input, 130 when interrupted.
     """
+    from atrex.cli.score import print_outcome
     from atrex.evaluate.budgets import Budgets
     from atrex.evaluate.run import Request, run
 
@@ -65,7 +66,7 @@ def evaluate(
     started = time.monotonic()
     outcome = run(request, _progress)
     seconds = time.monotonic() - started
-    _report(outcome, seconds, as_json)
+    print_outcome(outcome, seconds, as_json)
     if outcome.interrupted:
         print(
             f"interrupted: {len(outcome.records)} units are in {outcome.path}; --resume --out {outcome.path} continues",
@@ -88,40 +89,6 @@ def _default_out(candidate: str) -> Path:
 
 
 def _progress(done: int, planned: int, record) -> None:
-    parts = [f"[{done}/{planned}]", f"{record.operator}/{record.shape}", record.verdict.status.value]
-    if record.verdict.category:
-        parts.append(
-            f"{record.verdict.stage.value}/{record.verdict.category}"
-            if record.verdict.stage
-            else record.verdict.category
-        )
-    if record.performance and record.roofline and record.roofline.S is not None:
-        parts.append(f"{record.performance.median_us:.2f} us  S {record.roofline.S:.3f}")
-    if record.verdict.reason:
-        parts.append(record.verdict.reason[:200])
-    print("  ".join(parts), file=sys.stderr, flush=True)
+    from atrex.report.figures import unit_line
 
-
-def _report(outcome, seconds: float, as_json: bool) -> None:
-    import json
-
-    if as_json:
-        document = {
-            "run": outcome.about,
-            "path": str(outcome.path) if outcome.path else None,
-            "seconds": seconds,
-            "interrupted": outcome.interrupted,
-            "records": [r.model_dump(mode="json") for r in outcome.records],
-        }
-        print(json.dumps(document, indent=2, allow_nan=False))
-        return
-    from atrex.report.tables import make_console, print_run
-    from atrex.scoring.published import PUBLISHED_SHAPES
-    from atrex.scoring.weights import published_weights
-
-    console = make_console()
-    print_run(outcome.records, published_weights().values, PUBLISHED_SHAPES, console, run=outcome.about)
-    judged = len(outcome.records)
-    console.print(
-        f"{judged} units in {seconds:.1f} s ({seconds / max(judged, 1):.2f} s each); records in {outcome.path}"
-    )
+    print(f"[{done}/{planned}]  {unit_line(record)[:300]}", file=sys.stderr, flush=True)

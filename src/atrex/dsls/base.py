@@ -85,6 +85,9 @@ class DSL:
             default=0,
         )
 
+    def preload(self) -> None:
+        """Import, and use once, what every fork of this process can inherit. No device, no thread, no lasting file."""
+
     def instrument(self, scratch: Path, source: Path) -> Session:
         """Set private caches and hooks in this process; call before the candidate is imported."""
         raise NotImplementedError

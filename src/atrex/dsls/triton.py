@@ -13,9 +13,11 @@ on the launch path, counts as the launch. Which way to go is decided by whether 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,23 @@ class Triton(DSL):
         "Write every computation as @triton.jit kernels defined in this one file. torch may allocate outputs and take "
         "views; it must not compute. No vendor library, no torch.compile, no kernels imported from other packages."
     )
+
+    def preload(self) -> None:
+        """Compile an empty kernel for a chip that need not be here: most of a first compilation is imports."""
+        try:
+            import triton
+            from triton import knobs
+            from triton.backends.compiler import GPUTarget
+            from triton.compiler import ASTSource
+
+            from atrex.hardware.empty_kernel import empty_kernel
+        except ImportError:
+            return
+        with tempfile.TemporaryDirectory() as cache, knobs.cache.scope():
+            knobs.cache.dir = cache
+            source = ASTSource(fn=empty_kernel, signature={}, constexprs={})
+            with contextlib.suppress(Exception):  # a build without this target has nothing to inherit here
+                triton.compile(source, target=GPUTarget("cuda", 90, 32))
 
     def instrument(self, scratch: Path, source: Path) -> TritonSession:
         """Hooks into Triton if it is installed; without it no kernel can launch and the session stays empty."""

@@ -50,9 +50,13 @@ class Bindings:
         return {s.name: s.view(self._blocks[name].bytes) for s in self._slots[name]}
 
     def write(self, inputs: Tensors) -> None:
-        """Fill the operands, and the mailbox with NaN bytes, and wait until both are there."""
+        """Fill the operands and wait until they are there."""
         for name, view in self.views("inputs").items():
             view.copy_(inputs[name])
+        self.synchronize()
+
+    def clear(self) -> None:
+        """Fill the mailbox with NaN bytes: nothing in it can be taken for outputs of the next call."""
         self._blocks["outputs"].bytes.fill_(0xFF)
         self.synchronize()
 

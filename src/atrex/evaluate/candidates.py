@@ -41,13 +41,14 @@ def resolve(arguments: list[str], operators: list[str], problem: str | None) -> 
             names = [problem] if problem else operators
             files = [(path / f"{name}.py", name) for name in names if (path / f"{name}.py").is_file()]
             if not files:
-                raise UserError(f"{argument}: no <operator>.py in it; expected one of {', '.join(names)}")
+                known = ", ".join(names)
+                raise UserError(f"{argument}: no <operator>.py in this directory; expected one of {known}")
             found += [_read(file, str(argument).rstrip("/"), name) for file, name in files]
         elif path.is_file():
             operator = problem or path.stem
             if operator not in operators:
                 raise UserError(
-                    f"{argument}: {operator!r} is no operator of the suite; name the file after one or give --problem OP"
+                    f"{argument}: {operator!r} is no operator of the suite; rename the file or give --problem OP"
                 )
             found.append(_read(path, str(argument), operator))
         else:

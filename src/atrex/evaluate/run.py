@@ -94,6 +94,10 @@ def run(request: Request, progress: Progress | None = None) -> Outcome:
                         directory.add(record)
                     if progress:
                         progress(len(records), len(units), record)
+                if setup.collector_fault:
+                    about["adoption"] = f"not measured: {setup.collector_fault}"
+                    if directory:
+                        directory.note(adoption=about["adoption"])
             finally:
                 setup.close()
     except KeyboardInterrupt:

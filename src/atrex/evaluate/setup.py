@@ -43,15 +43,35 @@ class Setup:
     threads: int
     timed_calls: int | None = None
     calibrated: Chip | None = None
+    collector_fault: str | None = None
+    _next: Worker | None = None
     memory_limit: int = field(default_factory=lambda: int(psutil.virtual_memory().total * _MEMORY_SHARE))
 
-    def spawn(self, name: str) -> Worker:
-        """A fresh worker with a scratch folder of its own."""
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.scratch))
-        spec = {"device": str(self.device), "scratch": str(folder), "threads": self.threads} | self.protocol_spec
+    def spawn(self) -> Worker:
+        """A fresh worker with a scratch folder of its own: the one that `prefork` has ready, or a new one."""
+        ready, self._next = self._next, None
+        worker = ready or self._fork()
+        worker.wait_ready()
+        return worker
+
+    def settle(self) -> None:
+        """Wait until a worker that was forked ahead has nothing left to do."""
+        if self._next is not None:
+            self._next.wait_ready()
+
+    def _fork(self) -> Worker:
+        folder = tempfile.mkdtemp(prefix="worker-", dir=self.scratch)
+        spec = {"device": str(self.device), "scratch": folder, "threads": self.threads} | self.protocol_spec
         return self.zygote.spawn(spec, self.memory_limit)
 
+    def prefork(self) -> None:
+        """Let the next worker start its device while the present one compiles; it is idle before anything is timed."""
+        if self.device.type == "cuda" and self._next is None:
+            self._next = self._fork()
+
     def close(self) -> None:
+        if self._next is not None:
+            self._next.close()
         self.zygote.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
@@ -85,11 +105,7 @@ def prepare(device_name: str, seeds: Seeds, seed_count: int, budgets: Budgets, t
         )  # fmt: skip
         zygote.wait_ready()
         protocol.warm_up()
-        if device.type == "cuda":
-            null, floor = measure_floor(protocol, lambda: torch.cuda._sleep(0))
-            setup.baseline = Baseline(null, floor)
-        else:
-            setup.baseline = _host_baseline(setup)
+        setup.baseline = _baseline(setup)
     except BaseException:
         zygote.close()
         shutil.rmtree(scratch, ignore_errors=True)
@@ -107,37 +123,36 @@ def _chip(device: torch.device) -> tuple[Chip, Chip | None, dict[str, Any]]:
         chip = load_chip(detect(str(device)))
         return chip, calibrated_chip(chip), {}
     chip = load_or_calibrate_cpu()
-    return chip, None, {"flush_library": str(native.library_path())}
+    sweep = 0 if native.atrex_flush_supported() else 2 * (chip.cache_bytes or 64 << 20)
+    return chip, None, {"flush_library": str(native.build()), "sweep_bytes": sweep}
 
 
-def _host_baseline(setup: Setup, calls: int = 60) -> Baseline:
-    """A null candidate through a real worker: its own time, and what the way to it adds to the judge's clock."""
-    import time
-
-    worker = setup.spawn("null")
+def _baseline(setup: Setup, calls: int = 60) -> Baseline:
+    """The floor, and what the way to a worker adds to the judge's clock: a null candidate through a real worker."""
+    folder = setup.scratch / "null"
+    folder.mkdir()
+    worker = setup.spawn()
     bindings = Bindings(worker, setup.device)
     try:
-        tiny = {"x": torch.ones(1)}
-        order = {
-            "op": "load", "source": null_candidate.__file__, "init_kwargs": {}, "dsl": "cpp",
-            "cache": str(setup.scratch / "null-cache"),
-        }  # fmt: skip
-        (setup.scratch / "null-cache").mkdir(exist_ok=True)
+        tiny = {"x": torch.ones(1, device=setup.device)}
+        order = {"op": "load", "source": null_candidate.__file__, "init_kwargs": {}, "dsl": "cpp", "cache": str(folder)}
         loaded = worker.ask(order, 60)
         if "raised" in loaded:
             raise UserError(f"a worker cannot run the null candidate: {loaded['raised']}: {loaded['message']}")
-        bindings.bind(tiny, {"out": torch.ones(1)}, 10)
+        bindings.bind(tiny, {"out": torch.ones(1, device=setup.device)}, 10)
         bindings.write(tiny)
+        worker.ask({"op": "pilot", "warm": 3, "count": 5}, 10)
         inside, extra = [], []
         for _ in range(calls):
             worker.ask({"op": "arm"}, 10)
-            started = time.perf_counter_ns()
-            answer = worker.ask({"op": "timed", "adopt": False, "delay_us": 0.0}, 10)
-            outside = (time.perf_counter_ns() - started) / 1e3
+            order = {"op": "timed", "adopt": False, "delay_us": Baseline.DELAY_US}
+            answer, outside = worker.ask_timed(order, 10)
             inside.append(answer["us"])
             extra.append(outside - answer["us"])
-        floor = stats.median(inside)
-        return Baseline(0.0, floor, stats.median(extra), stats.percentile(extra, 90))
     finally:
         worker.close()
         bindings.close()
+    found = Baseline(0.0, stats.median(inside), stats.median(extra), stats.percentile(extra, 90))
+    if setup.device.type == "cuda":
+        found.null_us, found.floor_us = measure_floor(setup.protocol, lambda: torch.cuda._sleep(0))
+    return found

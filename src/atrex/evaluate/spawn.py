@@ -145,6 +145,7 @@ class Worker:
         self._channel = channel
         self._memory = _Memory(memory_limit)
         self._log = bytearray()
+        self._ready = False
         self._reader = threading.Thread(target=self._drain, args=(log_fd,), daemon=True)
         self._reader.start()
 
@@ -173,17 +174,35 @@ class Worker:
             self._memory.over = total
             self.kill()
 
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Wait until the worker has started its device. Raises WorkerTimeout or WorkerDied."""
+        if not self._ready:
+            self._receive(timeout)
+            self._ready = True
+
     def ask(self, message: dict[str, Any], timeout: float, fds: list[int] | None = None) -> dict[str, Any]:
         """Send and wait for the answer. Raises WorkerTimeout (the worker is killed) or WorkerDied."""
         try:
             self._channel.send(message, fds)
-            answer, _ = self._channel.receive(timeout, tick=self._watch)
-            return answer
+        except ChannelClosed as error:
+            raise self._death(str(error)) from None
+        return self._receive(timeout)
+
+    def _receive(self, timeout: float) -> dict[str, Any]:
+        try:
+            return self._channel.receive(timeout, tick=self._watch)[0]
         except ChannelTimeout:
             self.kill()
             raise WorkerTimeout from None
         except ChannelClosed as error:
             raise self._death(str(error)) from None
+
+    def ask_timed(self, message: dict[str, Any], timeout: float) -> tuple[dict[str, Any], float]:
+        """As `ask`, for an order that sends a note when its call has ended: the answer, and microseconds until then."""
+        started = time.perf_counter_ns()
+        first = self.ask(message, timeout)
+        took = (time.perf_counter_ns() - started) / 1e3
+        return (self._receive(timeout) if "ended" in first else first), took
 
     def _death(self, why: str) -> WorkerDied:
         if self._memory.over:
@@ -206,8 +225,7 @@ class Worker:
                 os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the worker and give back its descriptors."""
+        """End the worker and give back its descriptors. The zygote reaps it in its own time."""
         self.kill()
         self._channel.close()
-        self._zygote.exit_status(self.pid)
-        self._reader.join(1)
+        self._reader.join(0.05)

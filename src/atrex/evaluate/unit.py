@@ -61,6 +61,15 @@ class UnitJudge:
         self.performance: Performance | None = None
         self.log = ""
         self.chip = setup.chip
+        self.phases: dict[str, float] = {}
+
+    @contextmanager
+    def _phase(self, name: str):
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases[name] = round(self.phases.get(name, 0.0) + time.monotonic() - started, 4)
 
     def run(self) -> UnitRecord:
         started = time.monotonic()
@@ -95,7 +104,8 @@ class UnitJudge:
     @contextmanager
     def _worker(self):
         """A fresh worker for the candidate; however it ends, its end becomes a failure of the current stage."""
-        worker = self.setup.spawn(self.unit.problem.operator)
+        with self._phase("spawn"):
+            worker = self.setup.spawn()
         bindings = Bindings(worker, self.setup.device)
         try:
             yield worker, bindings
@@ -104,8 +114,9 @@ class UnitJudge:
         except WorkerDied as death:
             raise self._death(death) from None
         finally:
-            worker.close()
-            bindings.close()
+            with self._phase("close"):
+                worker.close()
+                bindings.close()
             self.log = worker.log
 
     def _timeout(self) -> UnitFailure:
@@ -133,30 +144,43 @@ class UnitJudge:
             "op": "load", "source": str(source), "cache": str(cache), "dsl": self.unit.dsl,
             "init_kwargs": dict(self.unit.shape.init_kwargs),
         }  # fmt: skip
-        answer = worker.ask(order, setup.budgets.compile + _ANSWER_SLACK)
+        with self._phase("load"):
+            answer = worker.ask(order, setup.budgets.compile + _ANSWER_SLACK)
         if "not_a_module" in answer:
             raise UnitFailure(Stage.COMPILE, "not_a_module", str(answer["not_a_module"]))
         if "raised" in answer:
             raise UnitFailure(Stage.COMPILE, "exception", raised(answer))
         self.confinement = answer["held"]
+        self.setup.collector_fault = answer["collector_fault"]
+        self.setup.prefork()
         return float(answer["import_seconds"])
 
     def _compile_and_correct(self, worker: Worker, bindings: Bindings) -> None:
         setup, unit = self.setup, self.unit
         seconds = self._load(worker)
         mutates = tuple(unit.problem.metadata.mutates)
+        sizes = set()
         for name, make in cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device):
-            case = expected(unit.problem, unit.shape, name, make())
-            bindings.bind(case.inputs, case.declared, setup.budgets.execution + _ANSWER_SLACK)
-            bindings.write(case.inputs)
+            with self._phase("reference"):
+                case = expected(unit.problem, unit.shape, name, make())
+                bindings.synchronize()
+            with self._phase("bind"):
+                bindings.bind(case.inputs, case.declared, setup.budgets.execution + _ANSWER_SLACK)
+                bindings.write(case.inputs)
+                bindings.clear()
             started = time.monotonic()
-            # A case of another size may compile another specialization, so the compile budget covers its first call.
-            limit = setup.budgets.execution + _ANSWER_SLACK + (setup.budgets.compile if self.compile is None else 0)
-            answer = worker.ask({"op": "call"}, limit)
+            limit = setup.budgets.execution + _ANSWER_SLACK
+            size = tuple(tuple(t.shape) for t in case.inputs.values())
+            if size not in sizes:  # another specialization may be compiled
+                limit += setup.budgets.compile
+                sizes.add(size)
+            with self._phase("first_call" if self.compile is None else "call"):
+                answer = worker.ask({"op": "call"}, limit)
             if self.compile is None:
                 self._gate_compile(worker, answer, seconds + time.monotonic() - started)
                 self.stage = Stage.RUNTIME
-            self._check(case, answer, bindings, mutates)
+            with self._phase("compare"):
+                self._check(case, answer, bindings, mutates)
         self.compile.artifacts = self._artifacts(worker)[0]
 
     def _artifacts(self, worker: Worker) -> tuple[list[Artifact], list[str]]:
@@ -198,8 +222,11 @@ class UnitJudge:
         setup = self.setup
         samples = self.samples = Samples()
         before = self.clocks() if self.clocks else None
-        timing = self._timing(worker, bindings, attempt)
-        pilot_us = timing.pilot(samples)
+        with self._phase("settle"):
+            setup.settle()
+        with self._phase("pilot"):
+            timing = self._timing(worker, bindings, attempt)
+            pilot_us = timing.pilot(samples)
         count = setup.budgets.calls(pilot_us, setup.timed_calls)
         if count is None:
             raise UnitFailure(
@@ -208,8 +235,10 @@ class UnitJudge:
                 f"a forward takes {pilot_us / 1e3:.1f} ms: {setup.budgets.MIN_CALLS} calls exceed the performance "
                 f"budget of {setup.budgets.performance:g} s",
             )
-        timing.run(samples, count)
-        slope = timing.agree(samples)
+        with self._phase("timed"):
+            timing.run(samples, count)
+        with self._phase("own_clock"):
+            slope = timing.agree(samples)
         clocks = {"before": before, "after": self.clocks()} if self.clocks else None
         self.performance = summarize(samples, slope, setup.protocol.method, clocks)
 
@@ -298,6 +327,7 @@ class UnitJudge:
             roofline=None if unit.held_out else self._score(median, scored=passed),
             adoption=found,
             seconds=seconds,
+            phases=self.phases,
             log=self.log[-2000:] if failed and self.log else None,
         )
 

@@ -42,37 +42,51 @@ class Bench:
         self.last_fingerprint: torch.Tensor | None = None
         self.session: Any = None
         self.collector: Any = None
+        self.collector_fault: str | None = None
+        self.channel: Channel | None = None
         self.protocol: Any = None
         self.fds: list[int] = []
         self.blocks: dict[str, torch.Tensor] = {}
 
     # -- compile ---------------------------------------------------------------------------------------------------
 
-    def load(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Start the device and the instruments, then import the candidate and build its Model."""
-        started = time.monotonic()
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-            torch.empty(1, device=self.device)
-            from atrex.profiling.collector import device_collector
-
-            self.collector = device_collector(str(self.device))
-            self.collector.enable()
-        else:
-            torch.set_num_threads(self.spec["threads"])
+    def start(self) -> None:
+        """Start the device and the activity collector: all that can be done before the unit is known."""
         torch.set_grad_enabled(False)
+        if self.device.type != "cuda":
+            torch.set_num_threads(self.spec["threads"])
+            return
+        from atrex.profiling.collector import CollectorError, device_collector
+
+        try:
+            collector = device_collector(str(self.device))
+            collector.enable()
+            self.collector = collector
+        except CollectorError as error:
+            self.collector_fault = str(error)
+        torch.cuda.set_device(self.device)
+        self.protocol = protocol_for(self.device, self.spec)
+        self.protocol.warm_up()
+
+    def load(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Put the DSL's instruments in, then import the candidate and build its Model."""
         source = Path(message["source"])
         import atrex.dsls
 
         self.session = atrex.dsls.get(message["dsl"]).instrument(Path(message["cache"]), source)
-        ready = time.monotonic()
+        started = time.monotonic()
         module = _import(source)
         model_class = getattr(module, "Model", None)
         if not (inspect.isclass(model_class) and issubclass(model_class, torch.nn.Module)):
             return {"not_a_module": f"Model is {_kind(model_class)}, expected a subclass of torch.nn.Module"}
         self.model = model_class(**message["init_kwargs"]).to(self.device).eval()
-        self.protocol = protocol_for(self.device, self.spec)
-        return {"start_seconds": ready - started, "import_seconds": time.monotonic() - ready, "held": self.held}
+        if self.protocol is None:
+            self.protocol = protocol_for(self.device, self.spec)
+        return {
+            "import_seconds": time.monotonic() - started,
+            "held": self.held,
+            "collector_fault": self.collector_fault,
+        }
 
     def artifacts(self, message: dict[str, Any]) -> dict[str, Any]:
         return {"artifacts": self.session.artifacts(), "missing": self.session.missing()}
@@ -149,18 +163,12 @@ class Bench:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def pilot(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Warm up, then host times on an idle device and times under the protocol, in microseconds."""
+        """Warm up, then host times of forward on an idle device, in microseconds."""
         self._retire()
         self.protocol.warm_up()
         for _ in range(message["warm"]):
             self.forward()
-        host = [self.protocol.idle_host_us(self.forward) for _ in range(message["count"])]
-        delay = 1.5 * max(host) + 10.0
-        times = []
-        for _ in range(message["count"]):
-            self.protocol.evict(self._touched({}))
-            times.append(self.protocol.timed(self.forward, delay)[1])
-        return {"host_us": host, "us": times}
+        return {"host_us": [self.protocol.idle_host_us(self.forward) for _ in range(message["count"])]}
 
     def _touched(self, outputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         return [*self.operands.values(), *outputs.values()]
@@ -179,8 +187,11 @@ class Bench:
             return self._adopt(message["delay_us"])
         if self.device.type == "cuda":
             self.protocol.evict(())
-        value, us, described = self.protocol.timed(self.forward, message["delay_us"], self._keep)
-        return {"us": us} | described
+        value, us, described = self.protocol.timed(self.forward, message["delay_us"], self._keep, self._ended)
+        return {"us": us, "launch_us": self.protocol.launch_us} | described
+
+    def _ended(self) -> None:
+        self.channel.send({"ended": True})
 
     def _keep(self, value: Any) -> dict[str, Any]:
         self.outputs, described = self._describe(value)
@@ -188,7 +199,7 @@ class Bench:
         return described
 
     def _adopt(self, delay_us: float) -> dict[str, Any]:
-        if self.collector is None:
+        if self.device.type != "cuda":
             self.session.adoption_begin()
             try:
                 value = self.forward()
@@ -197,6 +208,8 @@ class Bench:
             return {"kernels": rows, "span_us": None} | self._keep(value)
         self.protocol.evict(())
         self.protocol.synchronize()
+        if self.collector is None:
+            return {"kernels": None, "span_us": None} | self._keep(self.forward())
         self.collector.start()
         try:
             self.protocol.delay(delay_us)
@@ -204,7 +217,11 @@ class Bench:
             self.protocol.synchronize()
         finally:
             records = self.collector.stop()
-        records = [r for r in records if "spin_kernel" not in r.name]
+        if self.collector.dropped or self.collector.untimed:
+            return {"kernels": None, "span_us": None} | self._keep(value)
+        records.sort(key=lambda r: r.start_ns)
+        if records and "spin_kernel" in records[0].name:  # the protocol's own delay
+            del records[0]
         rows = [{"name": r.name, "us": (r.end_ns - r.start_ns) / 1e3, "owner": self._owner(r)} for r in records]
         span = (max(r.end_ns for r in records) - min(r.start_ns for r in records)) / 1e3 if records else None
         return {"kernels": rows, "span_us": span} | self._keep(value)
@@ -215,7 +232,7 @@ class Bench:
     def batch(self, message: dict[str, Any]) -> dict[str, Any]:
         """Whole rounds, for the judge's own clock."""
         self._retire()
-        value = self.protocol.batch(self.forward, message["count"], message["delay_us"], ())
+        value = self.protocol.batch(self.forward, message["count"], message["delay_us"], message["waiting"])
         return self._keep(value)
 
 
@@ -236,6 +253,9 @@ def main(channel: Channel, spec: dict[str, Any], held: dict[str, Any]) -> None:
     os.chdir(spec["scratch"])
     os.environ["HOME"] = os.environ["TMPDIR"] = spec["scratch"]
     bench = Bench(spec, held)
+    bench.channel = channel
+    bench.start()
+    channel.send({"ready": True})
     orders = {
         name: getattr(bench, name)
         for name in ("load", "artifacts", "bind", "call", "show", "pilot", "arm", "timed", "batch")

@@ -28,8 +28,11 @@ def _preload() -> dict[str, str]:
         versions["triton"] = triton.__version__
     except ImportError:
         pass
-    import atrex.dsls  # noqa: F401
+    import atrex.dsls
     import atrex.evaluate.worker  # noqa: F401
+
+    for name in atrex.dsls.names():
+        atrex.dsls.get(name).preload()
 
     return versions
 
@@ -56,7 +59,7 @@ def serve(control: Channel) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's to handle
     while True:
         try:
-            message, fds = control.receive(timeout=0.05 if children else None, max_fds=2)
+            message, fds = control.receive(timeout=0.01 if children else None, max_fds=2)
         except ChannelTimeout:
             message = None
         except ChannelClosed:

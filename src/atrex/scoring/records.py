@@ -130,7 +130,7 @@ class Adoption(_Record):
 
 
 class UnitRecord(_Record):
-    """One judged unit. `held_out` units count in correctness of nothing; they are shown as `generalizes`."""
+    """One judged unit. `seconds` is what it took in all, `phases` where that went. `held_out` units count in correctness of nothing; they are shown as `generalizes`."""
 
     candidate: str
     candidate_sha256: str
@@ -152,6 +152,7 @@ class UnitRecord(_Record):
     roofline: RooflineScore | None = None
     adoption: Adoption | None = None
     seconds: float = 0.0
+    phases: dict[str, float] | None = None
     log: str | None = None
 
     @property

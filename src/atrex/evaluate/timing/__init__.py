@@ -18,4 +18,4 @@ def protocol_for(device: torch.device, spec: dict[str, Any]) -> Protocol:
         return CudaProtocol(device)
     from atrex.evaluate.timing.host import HostProtocol
 
-    return HostProtocol(spec["flush_library"])
+    return HostProtocol(spec["flush_library"], spec["sweep_bytes"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from atrex.evaluate.timing.protocol import Call, Protocol
 _MIN_DELAY_US = 20.0
 MAX_DELAY_US = 5000.0
 _LIMIT_PERSISTING_L2 = 0x06  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
+_ATTRIBUTE_CLOCK_RATE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, peak, in kHz
+_DEFAULT_CYCLES_PER_US = 2000.0
 
 
 class CudaProtocol(Protocol):
@@ -32,25 +35,34 @@ class CudaProtocol(Protocol):
         self._fill = 0
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
-        self._cycles_per_us = 2000.0
         self._driver = ctypes.CDLL("libcuda.so.1") if torch.version.cuda else None
+        self._cycles_per_us = self._peak_cycles_per_us()
+        self.launch_us = 0.0
+        """Host time of the last timed call from its queued delay to its queued end: the delay has to be longer."""
+
+    def _peak_cycles_per_us(self) -> float:
+        # The device's peak clock, not a measured one: judge and worker must ask for the same number of cycles.
+        if self._driver is None:
+            return _DEFAULT_CYCLES_PER_US
+        khz = ctypes.c_int()
+        code = self._driver.cuDeviceGetAttribute(ctypes.byref(khz), _ATTRIBUTE_CLOCK_RATE, self.device.index or 0)
+        return khz.value / 1e3 if code == 0 and khz.value else _DEFAULT_CYCLES_PER_US
 
     def warm_up(self) -> None:
-        """Run for about 20 ms and learn the clock rate of the delay kernel."""
-        cycles = 4_000_000
-        for _ in range(5):
-            self._start.record()
-            torch.cuda._sleep(cycles)
-            self._end.record()
-            self._end.synchronize()
+        """Keep the device busy for about 10 ms."""
+        for _ in range(2):
+            torch.cuda._sleep(int(5000 * self._cycles_per_us))
             self.evict(())
-        self._cycles_per_us = cycles / (self._start.elapsed_time(self._end) * 1e3)
+        self.synchronize()
 
     def evict(self, tensors: Sequence[torch.Tensor]) -> None:
         """Flush the whole L2, including lines that were marked persisting."""
         if self._driver is not None:
             self._driver.cuCtxSetLimit(_LIMIT_PERSISTING_L2, ctypes.c_size_t(0))
             self._driver.cuCtxResetPersistingL2Cache()
+        self._overwrite()
+
+    def _overwrite(self) -> None:
         self._fill += 1
         self._scratch.fill_(self._fill)
 
@@ -59,15 +71,38 @@ class CudaProtocol(Protocol):
         bounded = min(max(delay_us, _MIN_DELAY_US), MAX_DELAY_US)
         torch.cuda._sleep(int(bounded * self._cycles_per_us))
 
-    def timed(self, call: Call, delay_us: float, after: Callable[[Any], Any] | None = None) -> tuple[Any, float, Any]:
+    def timed(
+        self,
+        call: Call,
+        delay_us: float,
+        after: Callable[[Any], Any] | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> tuple[Any, float, Any]:
         """One call between two events; `evict` comes first. Raises what `call` raises."""
         self.delay(delay_us)
+        queued = time.perf_counter_ns()
         self._start.record()
         outputs = call()
         self._end.record()
+        self.launch_us = (time.perf_counter_ns() - queued) / 1e3
         seen = after(outputs) if after else None
+        self._end.synchronize()
+        if ended:
+            ended()
         self.synchronize()
         return outputs, self._start.elapsed_time(self._end) * 1e3, seen
+
+    def batch(self, call: Call, count: int, delay_us: float, waiting: bool = False) -> Any:
+        outputs = None
+        self.evict(())
+        for _ in range(count):
+            self._overwrite()
+            self.delay(delay_us)
+            outputs = call()
+            if waiting:
+                self.synchronize()
+        self.synchronize()
+        return outputs
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)

@@ -17,6 +17,7 @@ class Protocol(abc.ABC):
     """Times single calls with a cold cache. Times are microseconds."""
 
     method: Literal["events", "monotonic"]
+    launch_us: float = 0.0
 
     @abc.abstractmethod
     def warm_up(self) -> None:
@@ -27,12 +28,19 @@ class Protocol(abc.ABC):
         """Make the next access to `tensors` miss every cache."""
 
     @abc.abstractmethod
-    def timed(self, call: Call, delay_us: float, after: Callable[[Any], Any] | None = None) -> tuple[Any, float, Any]:
+    def timed(
+        self,
+        call: Call,
+        delay_us: float,
+        after: Callable[[Any], Any] | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> tuple[Any, float, Any]:
         """What `call` returned, its time, and what `after(outputs)` returned.
 
         On a device, `delay_us` of device-side work is queued before the start event, and `after` is queued on the
         current stream right behind the end event, before anything is waited for: work that the call left running
-        on another stream or thread is not in what `after` reads.
+        on another stream or thread is not in what `after` reads. `ended` is called as soon as the end event has
+        passed, which is when somebody with a clock of his own stops it.
         """
 
     @abc.abstractmethod
@@ -49,14 +57,11 @@ class Protocol(abc.ABC):
         del outputs
         return took / 1e3
 
-    def batch(self, call: Call, count: int, delay_us: float, tensors: Sequence[torch.Tensor]) -> Any:
-        """`count` whole protocol rounds, each waited for; returns the last call's outputs.
+    @abc.abstractmethod
+    def batch(self, call: Call, count: int, delay_us: float, waiting: bool = False) -> Any:
+        """`count` rounds for a clock outside; returns the last call's outputs.
 
-        The judge times this from outside, for a candidate and for a null forward, so the rounds must be the same
-        work for both.
+        On a device a round is flush, delay and call, and unless `waiting` nothing is waited for before the last: with
+        a delay longer than a round's host time the device is never idle, so that the time of a round is device time
+        alone. `waiting` is for a forward that waits for the device itself. On the CPU a round is the call.
         """
-        outputs = None
-        for _ in range(count):
-            self.evict(tensors)
-            outputs, _, _ = self.timed(call, delay_us)
-        return outputs
