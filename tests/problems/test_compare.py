@@ -160,9 +160,10 @@ def test_error_spread_thinly_over_one_row_fails_by_the_row_rule(norm):
     assert not result.passed and result.detail == "row RMS" and result.index[0] == 5
 
 
+@pytest.mark.parametrize("corner", [None, "same_sign"])
 @pytest.mark.parametrize("k", [2048, 4096])
-def test_fp16_accumulation_fails_on_one_sign(suite, k):
-    case = matmul(suite, "same_sign", k=k)
+def test_fp16_accumulation_over_k_fails(suite, k, corner):
+    case = matmul(suite, corner, k=k)
     a, b = dequantized(case)
     scale = case.oracle["out"].abs().max() / 30000  # keep the sums inside float16's range: precision alone must show
     total = torch.zeros(a.shape[0], b.shape[0], dtype=torch.float16)
