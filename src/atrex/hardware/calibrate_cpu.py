@@ -59,6 +59,7 @@ def calibrate_cpu(progress: Callable[[str], None] | None = None) -> dict[str, An
     record["environment"] = {"model": cpu_model(), "cpus": os.cpu_count(), "threads": threads, **sizes}
     record["versions"]["compiler"] = native.find_compiler()
     native.lib()
+    region = durations(_region(threads))  # before torch is loaded, whose own OpenMP threads keep spinning for a while
     memory = _Memory(threads, sizes.get("llc", 32 << 20))
     say("memory")
     memory.scan()
@@ -78,7 +79,7 @@ def calibrate_cpu(progress: Callable[[str], None] | None = None) -> dict[str, An
                 matmul.setdefault(dtype, []).append(rates)
     measured = {kind: measurement(rounds, "FLOP/s") for kind, rounds in peaks.items() if any(rounds)}
     measured.update({f"matmul.{dtype}": measurement(rounds, "FLOP/s") for dtype, rounds in matmul.items()})
-    measured["floor.parallel_region"] = durations(_region(threads))
+    measured["floor.parallel_region"] = region
     record["measurements"] = measured
     record["memory"] = memory.points()
     record["steady_from"] = STEADY_FROM
