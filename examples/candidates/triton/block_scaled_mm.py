@@ -6,7 +6,8 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 
-@triton.jit
+# The number of rows changes from call to call: it must not make another specialization.
+@triton.jit(do_not_specialize=["m"])
 def block_scaled_mm_kernel(a_desc, b_desc, a_scales_ptr, b_scales_ptr, out_ptr, m, n, blocks, BLOCK_M: tl.constexpr,
                            BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_N: tl.constexpr, BAND: tl.constexpr):
     # Programs that run together take BAND rows of tiles by all columns, so that both operands stay in the L2 cache.

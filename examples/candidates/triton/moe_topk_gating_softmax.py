@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+# The number of rows changes from call to call: it must not make another specialization.
+@triton.jit(do_not_specialize=["rows"])
 def topk_softmax_kernel(logits_ptr, weights_ptr, ids_ptr, rows, stride, EXPERTS: tl.constexpr, BLOCK: tl.constexpr,
                         K: tl.constexpr, K_PAD: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

@@ -11,7 +11,8 @@ import triton.language as tl
 PAGE = 16
 
 
-@triton.jit
+# The table is as wide as the longest sequence: that must not make another specialization.
+@triton.jit(do_not_specialize=["table_stride"])
 def paged_attention_kernel(q_ptr, k_ptr, v_ptr, table_ptr, lens_ptr, out_ptr, scale, table_stride, k_page, k_head,
                            v_page, v_head, HEADS: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr,
                            D: tl.constexpr, X: tl.constexpr, PAGES: tl.constexpr):

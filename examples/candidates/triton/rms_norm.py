@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+# The number of rows changes from call to call: it must not make another specialization.
+@triton.jit(do_not_specialize=["rows"])
 def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, rows, stride, eps, H: tl.constexpr, HEAD: tl.constexpr,
                     TAIL: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

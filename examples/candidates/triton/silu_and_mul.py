@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+# The number of rows changes from call to call: it must not make another specialization.
+@triton.jit(do_not_specialize=["rows"])
 def silu_and_mul_kernel(x_ptr, out_ptr, rows, stride, HALF: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
