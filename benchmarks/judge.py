@@ -15,9 +15,15 @@ import sys
 import time
 from pathlib import Path
 
-from atrex.evaluate.run import Request, device_name, run, versions
+from atrex.evaluate.budgets import Budgets
+from atrex.evaluate.candidates import resolve
+from atrex.evaluate.plan import make_plan
+from atrex.evaluate.run import device_name, versions
 from atrex.evaluate.rundir import now
-from atrex.evaluate.setup import resolve_device
+from atrex.evaluate.seeds import Seeds
+from atrex.evaluate.setup import prepare, resolve_device
+from atrex.evaluate.unit import UnitJudge
+from atrex.problems.load import load_suite
 
 # Two or more units per operator, from the launch floor to milliseconds.
 PANEL = {
@@ -59,20 +65,26 @@ def pace(candidates: str, device: str, out: Path) -> dict:
 def repeat(candidates: str, device: str, times: int) -> tuple[list[dict], dict]:
     """The panel in fresh workers, `times` times: the spread of each unit's median, and event against CUPTI."""
     seen: dict[tuple[str, str], list] = {}
+    suite = load_suite()
     about: dict = {}
     for _ in range(times):
-        for operator, shapes in PANEL.items():
-            request = Request([f"{candidates}/{operator}.py"], operator, shapes, device=device, seeds=1, held_out=False)
-            outcome = run(request)
-            about = outcome.about
-            for record in outcome.records:
-                seen.setdefault((operator, record.shape), []).append((record, outcome.about["floor_us"]))
+        setup = prepare(device, Seeds(), 1, Budgets())
+        try:
+            about = {"floor_us": setup.baseline.floor_us, "null_us": setup.baseline.null_us}
+            about["round_trip_us"] = setup.baseline.round_trip_us
+            for operator, shapes in PANEL.items():
+                found = resolve([f"{candidates}/{operator}.py"], list(suite.problems), operator)
+                for unit in make_plan(suite, found, shapes, None, "cuda", held_out=False):
+                    record = UnitJudge(setup, unit).run()
+                    seen.setdefault((operator, record.shape), []).append((record, setup.baseline.floor_us))
+        finally:
+            setup.close()
     rows = []
     for (operator, shape), found in seen.items():
         medians = [r.performance.median_us for r, _ in found if r.performance]
         spans = [r.performance.kernel_us for r, _ in found if r.performance and r.performance.kernel_us]
         if len(medians) < times or not spans:
-            rows.append({"operator": operator, "shape": shape, "verdicts": [r.verdict.category for r, _ in found]})
+            rows.append({"operator": operator, "shape": shape, "verdicts": [r.verdict.reason for r, _ in found]})
             continue
         middle, floor = statistics.median(medians), statistics.median(f for _, f in found)
         spread, span = max(medians) - min(medians), statistics.median(spans)
@@ -88,7 +100,8 @@ def repeat(candidates: str, device: str, times: int) -> tuple[list[dict], dict]:
                 "repeatable": spread <= 0.5 if middle < 10 else spread <= 0.03 * middle,
                 "floor_us": floor,
                 "cupti_span_us": span,
-                "event_less_floor_less_span_us": gap,
+                "event_less_floor_us": middle - floor,
+                "seconds": [r.seconds for r, _ in found],
                 "events_agree": abs(gap) <= max(2.0, 0.05 * span),
             }
         )
@@ -116,12 +129,20 @@ def main() -> None:
     if not args.skip_pace:
         record["pace"] = pace(args.candidates, args.device, args.runs)
     record["panel"], about = repeat(args.candidates, args.device, args.times)
-    record |= {"floor_us": about.get("floor_us"), "null_us": about.get("null_us")}
+    record |= about
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(record, indent=1) + "\n")
     for row in record["panel"]:
-        shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if not isinstance(v, list)}
-        print(shown)
+        if "verdicts" in row:
+            print(row["operator"], row["shape"], row["verdicts"])
+            continue
+        print(
+            f"{row['operator']}/{row['shape']}: {statistics.median(row['medians_us']):.2f} us, "
+            f"spread {row['spread_us']:.2f} us ({row['spread_share']:.1%}), own clock "
+            f"{statistics.median(row['slopes_us']):.2f}, events less floor {row['event_less_floor_us']:.2f}, "
+            f"CUPTI span {row['cupti_span_us']:.2f}; repeatable {row['repeatable']}, events agree {row['events_agree']}"
+        )
+    print({k: round(v, 2) for k, v in about.items()})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import pytest
 from atrex.scoring.records import Status
 from tests.evaluate.conftest import HONEST
 
+RIGHT = "return super().forward(x, weight)"
+
 
 def outcome(record):
     verdict = record.verdict
@@ -98,7 +100,7 @@ def test_a_hang_is_killed_although_it_ignores_signals(judge):
 def test_memory_is_watched_by_resident_size(judge, setup):
     limit, setup.memory_limit = setup.memory_limit, 2 << 30
     try:
-        greedy = "if self.calls > 1: self.kept = torch.ones(1 << 30)\ntime.sleep(0.5)\nreturn super().forward(x, weight)"
+        greedy = "if self.calls > 1: self.kept = torch.ones(1 << 30)\ntime.sleep(0.5)\n" + RIGHT
         record = judge(forward(greedy))
     finally:
         setup.memory_limit = limit

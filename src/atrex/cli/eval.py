@@ -36,10 +36,6 @@ def evaluate(
     Exit status: 0 when every unit could be judged (failed units included), 1 when a unit ended in an error, 2 for bad
     input, 130 when interrupted.
     """
-    from atrex.cli.score import print_outcome
-    from atrex.evaluate.budgets import Budgets
-    from atrex.evaluate.run import Request, run
-
     for name, value in (
         ("compile", compile_budget),
         ("execution", execution_budget),
@@ -49,22 +45,33 @@ def evaluate(
             raise UserError(f"--{name}-budget {value:g}: expected a number of seconds above 0")
     if resume and out is None:
         raise UserError("--resume needs --out: the run directory to continue")
-    request = Request(
-        candidates=candidates,
-        problem=problem,
-        shapes=shapes,
-        dsl=dsl,
-        device=device or _default_device(),
-        seeds=seeds,
-        budgets=Budgets(compile_budget, execution_budget, performance_budget),
-        suite=suite,
-        out=out or _default_out(candidates[0]),
-        resume=resume,
-        quick=quick,
-        held_out=held_out,
-    )
-    started = time.monotonic()
-    outcome = run(request, _progress)
+    from atrex.evaluate.spawn import Zygote
+
+    zygote = Zygote()  # before this process imports torch, so that both imports run side by side
+    try:
+        from atrex.cli.score import print_outcome
+        from atrex.evaluate.budgets import Budgets
+        from atrex.evaluate.run import Request, run
+        from atrex.hardware.detect import default_device
+
+        request = Request(
+            candidates=candidates,
+            problem=problem,
+            shapes=shapes,
+            dsl=dsl,
+            device=device or default_device(),
+            seeds=seeds,
+            budgets=Budgets(compile_budget, execution_budget, performance_budget),
+            suite=suite,
+            out=out or _default_out(candidates[0]),
+            resume=resume,
+            quick=quick,
+            held_out=held_out,
+        )
+        started = time.monotonic()
+        outcome = run(request, _progress, zygote)
+    finally:
+        zygote.close()
     seconds = time.monotonic() - started
     print_outcome(outcome, seconds, as_json)
     if outcome.interrupted:
@@ -76,12 +83,6 @@ def evaluate(
     from atrex.scoring.failures import exit_code
 
     raise typer.Exit(exit_code(outcome.records))
-
-
-def _default_device() -> str:
-    import torch
-
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 def _default_out(candidate: str) -> Path:

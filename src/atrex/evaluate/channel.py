@@ -49,6 +49,22 @@ class Channel:
         except OSError as error:
             raise ChannelClosed(str(error)) from None
 
+    def await_frame(self, timeout: float) -> None:
+        """Spin until something has come: for a clock that must not include the time to wake up. Raises as `receive`."""
+        deadline = time.monotonic() + timeout
+        while not self._buffer:
+            try:
+                data = self.sock.recv(1 << 16, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ChannelTimeout from None
+                continue
+            except OSError as error:
+                raise ChannelClosed(str(error)) from None
+            if not data:
+                raise ChannelClosed("end of stream")
+            self._buffer += data
+
     def receive(
         self, timeout: float | None = None, tick: Callable[[], None] | None = None, max_fds: int = 0
     ) -> tuple[dict[str, Any], list[int]]:

@@ -18,6 +18,7 @@ from atrex.evaluate.plan import make_plan
 from atrex.evaluate.rundir import RunDirectory
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.setup import Setup, prepare, resolve_device
+from atrex.evaluate.spawn import Zygote
 from atrex.evaluate.unit import Unit, UnitJudge
 from atrex.problems.load import load_suite, suite_hash
 from atrex.scoring.records import UnitRecord
@@ -63,8 +64,11 @@ class Outcome:
     interrupted: bool = False
 
 
-def run(request: Request, progress: Progress | None = None) -> Outcome:
-    """Judge everything that `request` names. Raises UserError for bad input, before any unit is judged."""
+def run(request: Request, progress: Progress | None = None, zygote: Zygote | None = None) -> Outcome:
+    """Judge everything that `request` names. Raises UserError for bad input, before any unit is judged.
+
+    A `zygote` that the caller has started already, and closes, saves the time of its imports.
+    """
     request = request.effective()
     device = resolve_device(request.device)
     suite = load_suite(request.suite)
@@ -81,7 +85,7 @@ def run(request: Request, progress: Progress | None = None) -> Outcome:
     interrupted = False
     try:
         if waiting:
-            setup = prepare(str(device), seeds, request.seeds, request.budgets, request.timed_calls)
+            setup = prepare(str(device), seeds, request.seeds, request.budgets, request.timed_calls, zygote)
             try:
                 measured = _measured(setup)
                 about |= measured

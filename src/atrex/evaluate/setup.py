@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +26,7 @@ _MEMORY_SHARE = 0.6
 
 @dataclass
 class Setup:
-    """Made by `prepare`; `close` ends the zygote and removes the scratch folder."""
+    """Made by `prepare`; `close` ends the zygote, which removes the scratch folder."""
 
     device: torch.device
     chip: Chip
@@ -39,13 +37,16 @@ class Setup:
     seed_count: int
     budgets: Budgets
     zygote: Zygote
-    scratch: Path
-    threads: int
     timed_calls: int | None = None
     calibrated: Chip | None = None
     collector_fault: str | None = None
     _next: Worker | None = None
     memory_limit: int = field(default_factory=lambda: int(psutil.virtual_memory().total * _MEMORY_SHARE))
+
+    @property
+    def scratch(self) -> Path:
+        """Where workers, and each candidate's caches, have their folders."""
+        return self.zygote.scratch
 
     def spawn(self) -> Worker:
         """A fresh worker with a scratch folder of its own: the one that `prefork` has ready, or a new one."""
@@ -61,7 +62,7 @@ class Setup:
 
     def _fork(self) -> Worker:
         folder = tempfile.mkdtemp(prefix="worker-", dir=self.scratch)
-        spec = {"device": str(self.device), "scratch": folder, "threads": self.threads} | self.protocol_spec
+        spec = {"device": str(self.device), "scratch": folder, "threads": self.zygote.threads} | self.protocol_spec
         return self.zygote.spawn(spec, self.memory_limit)
 
     def prefork(self) -> None:
@@ -73,7 +74,6 @@ class Setup:
         if self._next is not None:
             self._next.close()
         self.zygote.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -87,12 +87,20 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def prepare(device_name: str, seeds: Seeds, seed_count: int, budgets: Budgets, timed_calls: int | None) -> Setup:
-    """Start the zygote, find the chip, measure the floor. Raises UserError for a device that is not there."""
+def prepare(
+    device_name: str,
+    seeds: Seeds,
+    seed_count: int,
+    budgets: Budgets,
+    timed_calls: int | None = None,
+    zygote: Zygote | None = None,
+) -> Setup:
+    """Start the zygote (or take the one that is given), find the chip, measure the floor.
+
+    Raises UserError for a device that is not there.
+    """
     device = resolve_device(device_name)
-    scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
-    threads = len(os.sched_getaffinity(0))
-    zygote = Zygote(scratch, threads)
+    zygote = zygote or Zygote()
     try:
         torch.set_grad_enabled(False)
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -100,15 +108,14 @@ def prepare(device_name: str, seeds: Seeds, seed_count: int, budgets: Budgets, t
         chip, calibrated, spec = _chip(device)
         protocol = protocol_for(device, spec)
         setup = Setup(
-            device, chip, protocol, spec, Baseline(0.0, 0.0), seeds, seed_count, budgets, zygote, scratch, threads,
-            timed_calls, calibrated,
+            device, chip, protocol, spec, Baseline(0.0, 0.0), seeds, seed_count, budgets, zygote,
+            timed_calls=timed_calls, calibrated=calibrated,
         )  # fmt: skip
         zygote.wait_ready()
         protocol.warm_up()
         setup.baseline = _baseline(setup)
     except BaseException:
         zygote.close()
-        shutil.rmtree(scratch, ignore_errors=True)
         raise
     return setup
 
@@ -146,7 +153,7 @@ def _baseline(setup: Setup, calls: int = 60) -> Baseline:
         for _ in range(calls):
             worker.ask({"op": "arm"}, 10)
             order = {"op": "timed", "adopt": False, "delay_us": Baseline.DELAY_US}
-            answer, outside = worker.ask_timed(order, 10)
+            answer, outside = worker.ask_timed(order, 10, spin=setup.device.type != "cpu")
             inside.append(answer["us"])
             extra.append(outside - answer["us"])
     finally:

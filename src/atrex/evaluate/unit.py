@@ -236,7 +236,7 @@ class UnitJudge:
                 f"budget of {setup.budgets.performance:g} s",
             )
         with self._phase("timed"):
-            timing.run(samples, count)
+            samples = self.samples = timing.run_in_time(samples, count)
         with self._phase("own_clock"):
             slope = timing.agree(samples)
         clocks = {"before": before, "after": self.clocks()} if self.clocks else None

@@ -6,6 +6,7 @@ the judge owns, and is killed when the unit is done. It knows no seed, no expect
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import os
@@ -17,12 +18,13 @@ from typing import Any
 
 import torch
 
-from atrex.evaluate.channel import Channel, ChannelClosed
+from atrex.evaluate.channel import Channel, ChannelClosed, ChannelTimeout
 from atrex.evaluate.layout import Slot
 from atrex.evaluate.outputs import Interface, check_plain, fingerprint, named_outputs, overlapped, poison
 from atrex.evaluate.shared_memory import attach
 from atrex.evaluate.timing import protocol_for
 
+_STAY_AWAKE = 0.2  # seconds
 _POISON_AT_MOST = 2 << 30  # bytes of free allocator memory that are overwritten before a call
 
 
@@ -179,6 +181,7 @@ class Bench:
         same = self._retire()
         if self.device.type != "cuda":
             self.protocol.evict(self._touched(previous))
+        self.protocol.synchronize()
         return {"unchanged": same}
 
     def timed(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -233,6 +236,7 @@ class Bench:
         """Whole rounds, for the judge's own clock."""
         self._retire()
         value = self.protocol.batch(self.forward, message["count"], message["delay_us"], message["waiting"])
+        self._ended()
         return self._keep(value)
 
 
@@ -260,11 +264,17 @@ def main(channel: Channel, spec: dict[str, Any], held: dict[str, Any]) -> None:
         name: getattr(bench, name)
         for name in ("load", "artifacts", "bind", "call", "show", "pilot", "arm", "timed", "batch")
     }
+    awake = False
     while True:
         try:
+            if awake:
+                with contextlib.suppress(ChannelTimeout):
+                    channel.await_frame(_STAY_AWAKE)
             message, fds = channel.receive(max_fds=4)
         except ChannelClosed:
             return
+        # The next order is timed from outside: a process that has to be woken adds hundreds of microseconds.
+        awake = message["op"] == "arm"
         bench.fds += fds
         try:
             answer = orders[message["op"]](message)

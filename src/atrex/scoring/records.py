@@ -130,7 +130,10 @@ class Adoption(_Record):
 
 
 class UnitRecord(_Record):
-    """One judged unit. `seconds` is what it took in all, `phases` where that went. `held_out` units count in correctness of nothing; they are shown as `generalizes`."""
+    """One judged unit. `seconds` is what it took in all, `phases` where that went.
+
+    `held_out` units count in no figure but `generalizes`.
+    """
 
     candidate: str
     candidate_sha256: str
