@@ -36,10 +36,11 @@ PANEL = {
 }
 
 
-def pace(candidates: str, device: str, out: Path) -> dict:
+def pace(candidates: str, device: str, out: Path, names: list[str]) -> dict:
     """Wall clock of whole `atrex eval` commands, start-up included."""
     parts = {}
-    for name, target in (("rms_norm", f"{candidates}/rms_norm.py"), ("all", candidates)):
+    for name in names:
+        target = candidates if name == "all" else f"{candidates}/{name}.py"
         command = ["eval", target, "--device", device, "--seeds", "5", "--out", str(out / f"pace-{name}")]
         started = time.perf_counter()
         done = subprocess.run([sys.executable, "-m", "atrex.cli.main", *command], capture_output=True, text=True)
@@ -115,7 +116,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=Path, default=Path("runs/benchmark"))
-    parser.add_argument("--skip-pace", action="store_true")
+    parser.add_argument("--pace", default="rms_norm,all", help="which whole commands to time; empty for none")
     args = parser.parse_args()
     device = resolve_device(args.device)
     args.runs.mkdir(parents=True, exist_ok=True)
@@ -126,8 +127,8 @@ def main() -> None:
         "device": device_name(device),
         "versions": versions(),
     }
-    if not args.skip_pace:
-        record["pace"] = pace(args.candidates, args.device, args.runs)
+    if args.pace:
+        record["pace"] = pace(args.candidates, args.device, args.runs, args.pace.split(","))
     record["panel"], about = repeat(args.candidates, args.device, args.times)
     record |= about
     args.out.parent.mkdir(parents=True, exist_ok=True)

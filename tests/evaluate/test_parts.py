@@ -18,7 +18,7 @@ from atrex.evaluate.channel import MAX_FRAME, Channel, ChannelClosed, ChannelTim
 from atrex.evaluate.layout import ALIGNMENT, Slot, plan
 from atrex.evaluate.outputs import address_range, fingerprint, overlapped, poison
 from atrex.evaluate.seeds import Seeds
-from atrex.evaluate.shared_memory import HostBlock, attach
+from atrex.evaluate.shared_memory import Attached, HostBlock
 from atrex.evaluate.stats import median_interval, percentile
 
 
@@ -53,7 +53,7 @@ class TestMemory:
         spec, fds = block.export()
         import os
 
-        other = attach(spec, [os.dup(fds[0])], torch.device("cpu"))
+        other = Attached(spec, [os.dup(fds[0])], torch.device("cpu")).bytes
         block.bytes[7] = 42
         assert other[7] == 42
         block.close()

@@ -113,7 +113,7 @@ def test_an_illegal_access_is_that_units_verdict_and_the_next_unit_runs(judge):
         ("out = super().forward(x, weight)\nout[-3:] = 0\nreturn out", "numeric_mismatch"),
         ("x.mul_(1)\nx[0, 0] += 1\n" + RIGHT, "interface"),
         ("return super().forward(x, weight).cpu()", "interface"),
-        ("torch.cuda._sleep(20000000000)\n" + RIGHT, "timeout"),
+        ("if self.calls == 2: torch.cuda._sleep(30000000000)\n" + RIGHT, "timeout"),
     ],
 )
 def test_what_cheats_or_breaks_is_named(judge, body, category):

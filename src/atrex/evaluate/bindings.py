@@ -9,63 +9,95 @@ import torch
 
 from atrex.evaluate.layout import Slot, plan, raw_words
 from atrex.evaluate.shared_memory import CudaBlock, HostBlock, new_block
-from atrex.evaluate.spawn import Worker
+from atrex.evaluate.spawn import Worker, WorkerDied
 
 Tensors = Mapping[str, torch.Tensor]
 
 
 class Bindings:
-    """Two blocks shared with one worker, grown when a case needs more room. `close` frees them."""
+    """The blocks shared with one worker, grown when a case needs more room. `close` frees them.
+
+    Beside the mailbox for outputs there are one or more places, blocks of equal layout, for the operands.
+    """
+
+    PLACES = 4
+    PLACES_UP_TO = 64 << 20  # bytes of operands beyond which one place has to do
 
     def __init__(self, worker: Worker, device: torch.device):
         self._worker = worker
         self._device = device
-        self._blocks: dict[str, CudaBlock | HostBlock] = {}
-        self._slots: dict[str, list[Slot]] = {}
-        self._structure: Any = None
+        self._inputs: list[CudaBlock | HostBlock] = []
+        self._outputs: list[CudaBlock | HostBlock] = []
+        self._mapped = False
+        self._slots: tuple[list[Slot], list[Slot]] = ([], [])
 
-    def bind(self, inputs: Tensors, outputs: Tensors, timeout: float) -> dict[str, Any]:
-        """Lay out `inputs` and outputs like `outputs`, and tell the worker if anything is new. Its answer, or {}."""
-        new: dict[str, Any] = {}
+    @property
+    def places(self) -> int:
+        return len(self._inputs)
+
+    def bind(self, inputs: Tensors, outputs: Tensors, timeout: float, places: int = 1) -> None:
+        """Lay out `inputs` and outputs like `outputs`, and tell the worker if anything is new.
+
+        Raises CudaDriverError when the device has no room, and what `Worker.ask` raises.
+        """
+        (ins, in_bytes), (outs, out_bytes) = plan(inputs), plan(outputs)
+        changed = (ins, outs) != self._slots
+        self._slots = (ins, outs)
+        places = places if in_bytes <= self.PLACES_UP_TO else 1
+        old = self._grow(self._inputs, in_bytes, places) + self._grow(self._outputs, out_bytes, 1)
+        grown = bool(old) or not self._mapped
+        if not (changed or grown):
+            return
+        order: dict[str, Any] = {
+            "op": "bind",
+            "inputs": [s.as_json() for s in ins],
+            "outputs": [s.as_json() for s in outs],
+        }
         fds: list[int] = []
-        changed = False
-        for name, tensors in (("inputs", inputs), ("outputs", outputs)):
-            slots, nbytes = plan(tensors)
-            changed |= slots != self._slots.get(name)
-            self._slots[name] = slots
-            block = self._blocks.get(name)
-            if block is None or block.nbytes < nbytes:
-                if block is not None:
-                    block.close()
-                self._blocks[name] = block = new_block(nbytes, self._device)
-                new[name], more = block.export()
-                fds += more
-        if not (changed or new):
-            return {}
-        order = {"op": "bind", "blocks": new} | {k: [s.as_json() for s in v] for k, v in self._slots.items()}
-        return self._worker.ask(order, timeout, fds)
+        if grown:
+            exported = [block.export() for block in [*self._inputs, *self._outputs]]
+            order["blocks"] = [spec for spec, _ in exported]
+            fds = [fd for _, more in exported for fd in more]
+        answer = self._worker.ask(order, timeout, fds)
+        self._mapped = True
+        for block in old:  # not before the worker has let go of them
+            block.close()
+        if "raised" in answer:
+            raise WorkerDied(f"could not map the operands ({answer['raised']}: {answer['message']})")
 
-    def views(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors of block `name` ("inputs" or "outputs") by name."""
-        return {s.name: s.view(self._blocks[name].bytes) for s in self._slots[name]}
+    def _grow(self, blocks: list[CudaBlock | HostBlock], nbytes: int, count: int) -> list[CudaBlock | HostBlock]:
+        """Make `blocks` enough for `count` times `nbytes`; the blocks that this replaces."""
+        if len(blocks) >= count and all(block.nbytes >= nbytes for block in blocks):
+            return []
+        old = list(blocks)
+        blocks[:] = [new_block(nbytes, self._device) for _ in range(count)]
+        self._mapped = False
+        return old
 
-    def write(self, inputs: Tensors) -> None:
-        """Fill the operands and wait until they are there."""
-        for name, view in self.views("inputs").items():
+    def inputs(self, place: int = 0) -> dict[str, torch.Tensor]:
+        """The operands as the worker has them at a place, by name."""
+        return {s.name: s.view(self._inputs[place].bytes) for s in self._slots[0]}
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """What the worker last put into the mailbox, by name."""
+        return {s.name: s.view(self._outputs[0].bytes) for s in self._slots[1]}
+
+    def write(self, inputs: Tensors, place: int = 0) -> None:
+        """Fill the operands of a place and wait until they are there."""
+        for name, view in self.inputs(place).items():
             view.copy_(inputs[name])
         self.synchronize()
 
     def clear(self) -> None:
         """Fill the mailbox with NaN bytes: nothing in it can be taken for outputs of the next call."""
-        self._blocks["outputs"].bytes.fill_(0xFF)
+        self._outputs[0].bytes.fill_(0xFF)
         self.synchronize()
 
-    def mutated(self, inputs: Tensors, allowed: Collection[str] = ()) -> list[str]:
+    def mutated(self, inputs: Tensors, allowed: Collection[str] = (), place: int = 0) -> list[str]:
         """Names of operands whose bytes differ from `inputs` although metadata does not declare it."""
-        views = self.views("inputs")
         return [
             name
-            for name, view in views.items()
+            for name, view in self.inputs(place).items()
             if name not in allowed and not torch.equal(raw_words(view), raw_words(inputs[name].contiguous()))
         ]
 
@@ -74,9 +106,10 @@ class Bindings:
             torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
-        for block in self._blocks.values():
+        for block in [*self._inputs, *self._outputs]:
             block.close()
-        self._blocks.clear()
+        self._inputs.clear()
+        self._outputs.clear()
 
 
 class Refresher:

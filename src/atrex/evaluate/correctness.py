@@ -52,46 +52,50 @@ def cases(
     yield from found.items()
 
 
-def check_interface(answer: dict[str, Any], case: Case, mutates: tuple[str, ...]) -> None:
+def check_interface(answer: dict[str, Any], case: Case, problem: Problem) -> None:
     """Exact structure, names, shapes, dtypes, layout and device of what came back. Raises UnitFailure `interface`."""
     if "interface" in answer:
         raise UnitFailure(Stage.RUNTIME, "interface", str(answer["interface"]))
     outputs = answer["outputs"]
+    structure = "tensor" if len(case.declared) == 1 else "dict"
+    if answer["structure"] != structure and not problem.foreign:
+        raise UnitFailure(
+            Stage.RUNTIME, "interface", f"forward returned a {answer['structure']}, expected a {structure}"
+        )
     names = [o["name"] for o in outputs]
     if set(names) != set(case.declared):
         raise UnitFailure(Stage.RUNTIME, "interface", f"outputs are {names}, expected {list(case.declared)}")
     for output in outputs:
         want = case.declared[output["name"]]
         dtype = str(want.dtype).removeprefix("torch.")
-        problems = []
+        faults = []
         if output["shape"] != list(want.shape):
-            problems.append(f"shape {output['shape']}, expected {list(want.shape)}")
+            faults.append(f"shape {output['shape']}, expected {list(want.shape)}")
         if output["dtype"] != dtype:
-            problems.append(f"dtype {output['dtype']}, expected {dtype}")
+            faults.append(f"dtype {output['dtype']}, expected {dtype}")
         if not output["contiguous"]:
-            problems.append("not contiguous")
+            faults.append("not contiguous")
         if torch.device(output["device"]).type != want.device.type:
-            problems.append(f"on {output['device']}, expected {want.device}")
-        shared = [name for name in output["overlaps"] if name not in mutates]
+            faults.append(f"on {output['device']}, expected {want.device}")
+        shared = [name for name in output["overlaps"] if name not in problem.metadata.mutates]
         if shared:
-            problems.append(f"shares memory with operand {', '.join(shared)}")
-        if problems:
+            faults.append(f"shares memory with operand {', '.join(shared)}")
+        if faults:
             raise UnitFailure(
-                Stage.RUNTIME, "interface", f"{case.name}: output {output['name']!r}: {'; '.join(problems)}"
+                Stage.RUNTIME, "interface", f"{case.name}: output {output['name']!r}: {'; '.join(faults)}"
             )
 
 
-def check_answer(answer: dict[str, Any], case: Case, bindings: Bindings, mutates: tuple[str, ...]) -> None:
+def check_answer(answer: dict[str, Any], case: Case, bindings: Bindings, problem: Problem, place: int = 0) -> None:
     """Everything about one forward but its values. Raises UnitFailure."""
     if "raised" in answer:
         raise UnitFailure(Stage.RUNTIME, "exception", f"{case.name}: {raised(answer)}")
-    check_interface(answer, case, mutates)
-    touched = bindings.mutated(case.inputs, mutates)
+    check_interface(answer, case, problem)
+    touched = bindings.mutated(case.inputs, problem.metadata.mutates, place)
     if touched:
+        names = ", ".join(touched)
         raise UnitFailure(
-            Stage.RUNTIME,
-            "interface",
-            f"{case.name}: forward changed operand {', '.join(touched)}, which is not declared",
+            Stage.RUNTIME, "interface", f"{case.name}: forward changed operand {names}, which is not declared"
         )
 
 

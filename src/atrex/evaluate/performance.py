@@ -94,7 +94,7 @@ class Timing:
         self.rng = seeds.rng(problem.operator, shape.id, "draws", attempt)
         # The judge stays awake only where it has a core of its own: on the CPU that core is the candidate's.
         self.spin = device.type != "cpu"
-        self.mutates = tuple(problem.metadata.mutates)
+        self.place = 0
         unit_seed = seeds.seed(problem.operator, shape.id, "timed", attempt)
         inputs = problem.make_inputs(shape, unit_seed, device)
         first = expected(problem, shape, "timed", inputs)
@@ -102,8 +102,9 @@ class Timing:
         self._ask_bind(inputs, first)
 
     def _ask_bind(self, inputs, case: Case) -> None:
-        self.bindings.bind(inputs, case.declared, self.budgets.execution)
-        self.bindings.write(self.refresher.inputs)
+        self.bindings.bind(inputs, case.declared, self.budgets.execution, Bindings.PLACES)
+        for place in range(self.bindings.places):
+            self.bindings.write(self.refresher.inputs, place)
 
     def _limit(self, calls: int) -> float:
         return self.budgets.execution * calls + 5.0
@@ -126,6 +127,18 @@ class Timing:
             raise UnitFailure(Stage.RUNTIME, "integrity", f"the worker reported {key} = {value!r}")
         return float(value)
 
+    def _arm(self) -> None:
+        """New values, at a place drawn anew; the outputs of the last call must be as they were when it returned.
+
+        Places change because what is remembered by address must be wrong, and because a kernel's time depends on
+        where its operands lie.
+        """
+        self.refresher.step()
+        self.place = self.rng.randrange(self.bindings.places)
+        self.bindings.write(self.refresher.inputs, self.place)
+        if self._ask({"op": "arm", "place": self.place})["unchanged"] is False:
+            raise UnitFailure(Stage.RUNTIME, "integrity", "outputs of a timed call changed after forward had returned")
+
     # -- timed calls -----------------------------------------------------------------------------------------------
 
     def pilot(self, samples: Samples) -> float:
@@ -144,11 +157,7 @@ class Timing:
 
     def call(self, samples: Samples, adopt: bool) -> None:
         """One timed (or adoption) call with inputs that no earlier call has seen."""
-        self.refresher.step()
-        self.bindings.write(self.refresher.inputs)
-        armed = self._ask({"op": "arm"})
-        if armed["unchanged"] is False:
-            raise UnitFailure(Stage.RUNTIME, "integrity", "outputs of a timed call changed after forward had returned")
+        self._arm()
         order = {"op": "timed", "adopt": adopt, "delay_us": samples.delay_us}
         answer, outside = self.worker.ask_timed(order, self._limit(1), self.spin)
         self._refuse(answer)
@@ -168,10 +177,8 @@ class Timing:
         self.bindings.clear()
         self._ask({"op": "show"})
         case = expected(self.problem, self.shape, "timed call", self.refresher.inputs)
-        check_answer(self._last, case, self.bindings, self.mutates)
-        result = compare(
-            self.problem, self.shape, case.inputs, case.oracle, case.declared, self.bindings.views("outputs")
-        )
+        check_answer(self._last, case, self.bindings, self.problem, self.place)
+        result = compare(self.problem, self.shape, case.inputs, case.oracle, case.declared, self.bindings.outputs())
         if not result.passed:
             raise UnitFailure(
                 Stage.RUNTIME,
@@ -189,9 +196,7 @@ class Timing:
             self.call(samples, adopt)
             if i in checked:
                 self.spot_check()
-        armed = self._ask({"op": "arm"})
-        if armed["unchanged"] is False:
-            raise UnitFailure(Stage.RUNTIME, "integrity", "outputs of a timed call changed after forward had returned")
+        self._arm()
 
     def run_in_time(self, samples: Samples, count: int) -> Samples:
         """As `run`, once more with a longer delay if too many launches came after theirs had passed."""
@@ -212,7 +217,6 @@ class Timing:
 
     def _batch(self, count: int, delay_us: float, waiting: bool) -> float:
         order = {"op": "batch", "count": count, "delay_us": delay_us, "waiting": waiting}
-        self._ask({"op": "arm"})
         self._last, took = self.worker.ask_timed(order, self._limit(count), self.spin)
         self._refuse(self._last)
         return took
@@ -239,8 +243,7 @@ class Timing:
         ours: dict[int, list[float]] = {few: [], many: []}
         for _ in range(SLOPE_ROUNDS):
             for count in (few, many):
-                self.refresher.step()
-                self.bindings.write(self.refresher.inputs)
+                self._arm()
                 theirs[count].append(self._batch(count, delay, waiting))
                 ours[count].append(self._null_batch(count, delay, waiting))
         self.spot_check()  # of the last batch: its last call has computed something

@@ -151,7 +151,7 @@ def _baseline(setup: Setup, calls: int = 60) -> Baseline:
         worker.ask({"op": "pilot", "warm": 3, "count": 5}, 10)
         inside, extra = [], []
         for _ in range(calls):
-            worker.ask({"op": "arm"}, 10)
+            worker.ask({"op": "arm", "place": 0}, 10)
             order = {"op": "timed", "adopt": False, "delay_us": Baseline.DELAY_US}
             answer, outside = worker.ask_timed(order, 10, spin=setup.device.type != "cpu")
             inside.append(answer["us"])

@@ -65,7 +65,7 @@ class CudaBlock:
         self.bytes = _tensor_at(self._pointer.value, self.nbytes, device)
 
     def export(self) -> tuple[dict[str, Any], list[int]]:
-        """What `attach` needs: a JSON part and descriptors."""
+        """What `Attached` needs: a JSON part and descriptors."""
         handle = _IpcHandle()
         _check(_driver().cuIpcGetMemHandle(ctypes.byref(handle), self._pointer), "cuIpcGetMemHandle")
         return {"kind": "cuda", "nbytes": self.nbytes, "handle": bytes(handle).hex()}, []
@@ -88,7 +88,7 @@ class HostBlock:
         self.bytes = _map(self._fd, nbytes)
 
     def export(self) -> tuple[dict[str, Any], list[int]]:
-        """What `attach` needs: a JSON part and descriptors."""
+        """What `Attached` needs: a JSON part and descriptors."""
         return {"kind": "host", "nbytes": self.nbytes}, [self._fd]
 
     def close(self) -> None:
@@ -108,15 +108,25 @@ def new_block(nbytes: int, device: torch.device) -> CudaBlock | HostBlock:
     return CudaBlock(nbytes, device) if device.type == "cuda" else HostBlock(nbytes)
 
 
-def attach(spec: dict[str, Any], fds: list[int], device: torch.device) -> torch.Tensor:
-    """The worker's view of an exported block, as a flat uint8 tensor."""
-    if spec["kind"] == "host":
-        (fd,) = fds
-        block = _map(fd, spec["nbytes"])
-        os.close(fd)
-        return block
-    torch.cuda.current_stream(device)
-    handle = _IpcHandle.from_buffer_copy(bytes.fromhex(spec["handle"]))
-    pointer = ctypes.c_uint64()
-    _check(_driver().cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, 1), "cuIpcOpenMemHandle")
-    return _tensor_at(pointer.value, spec["nbytes"], device)
+class Attached:
+    """The worker's mapping of an exported block: `bytes` is a flat uint8 tensor, valid until `close`."""
+
+    def __init__(self, spec: dict[str, Any], fds: list[int], device: torch.device):
+        self._pointer = None
+        if spec["kind"] == "host":
+            (fd,) = fds
+            self.bytes = _map(fd, spec["nbytes"])
+            os.close(fd)
+            return
+        torch.cuda.current_stream(device)
+        handle = _IpcHandle.from_buffer_copy(bytes.fromhex(spec["handle"]))
+        self._pointer = ctypes.c_uint64()
+        _check(_driver().cuIpcOpenMemHandle_v2(ctypes.byref(self._pointer), handle, 1), "cuIpcOpenMemHandle")
+        self.bytes = _tensor_at(self._pointer.value, spec["nbytes"], device)
+
+    def close(self) -> None:
+        """Unmap; the owner may free the block only afterwards."""
+        self.bytes = None
+        if self._pointer is not None:
+            torch.cuda.synchronize()
+            _check(_driver().cuIpcCloseMemHandle(self._pointer), "cuIpcCloseMemHandle")

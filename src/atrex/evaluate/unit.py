@@ -158,7 +158,6 @@ class UnitJudge:
     def _compile_and_correct(self, worker: Worker, bindings: Bindings) -> None:
         setup, unit = self.setup, self.unit
         seconds = self._load(worker)
-        mutates = tuple(unit.problem.metadata.mutates)
         sizes = set()
         for name, make in cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device):
             with self._phase("reference"):
@@ -180,7 +179,7 @@ class UnitJudge:
                 self._gate_compile(worker, answer, seconds + time.monotonic() - started)
                 self.stage = Stage.RUNTIME
             with self._phase("compare"):
-                self._check(case, answer, bindings, mutates)
+                self._check(case, answer, bindings)
         self.compile.artifacts = self._artifacts(worker)[0]
 
     def _artifacts(self, worker: Worker) -> tuple[list[Artifact], list[str]]:
@@ -200,14 +199,14 @@ class UnitJudge:
             )
         self.compile = Compile(seconds=seconds, artifacts=artifacts)
 
-    def _check(self, case: Case, answer: dict[str, Any], bindings: Bindings, mutates: tuple[str, ...]) -> None:
+    def _check(self, case: Case, answer: dict[str, Any], bindings: Bindings) -> None:
         try:
-            check_answer(answer, case, bindings, mutates)
+            check_answer(answer, case, bindings, self.unit.problem)
         except UnitFailure:
             self.tally.fail(case.name)
             raise
         seeded = case.name.startswith("seed")
-        if not self.tally.add(self.unit.problem, self.unit.shape, case, bindings.views("outputs"), seeded):
+        if not self.tally.add(self.unit.problem, self.unit.shape, case, bindings.outputs(), seeded):
             raise self.tally.mismatch()
 
     # -- performance -----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import torch
 from atrex.evaluate.channel import Channel, ChannelClosed, ChannelTimeout
 from atrex.evaluate.layout import Slot
 from atrex.evaluate.outputs import Interface, check_plain, fingerprint, named_outputs, overlapped, poison
-from atrex.evaluate.shared_memory import attach
+from atrex.evaluate.shared_memory import Attached
 from atrex.evaluate.timing import protocol_for
 
 _STAY_AWAKE = 0.2  # seconds
@@ -48,7 +48,8 @@ class Bench:
         self.channel: Channel | None = None
         self.protocol: Any = None
         self.fds: list[int] = []
-        self.blocks: dict[str, torch.Tensor] = {}
+        self.blocks: list[Attached] = []
+        self.places: list[dict[str, torch.Tensor]] = []
 
     # -- compile ---------------------------------------------------------------------------------------------------
 
@@ -96,15 +97,24 @@ class Bench:
     # -- operands and outputs --------------------------------------------------------------------------------------
 
     def bind(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Map the judge's blocks (those that are new) and lay the operands and the mailbox over them."""
-        self.operands, self.mailbox, self.outputs, self.last_fingerprint = {}, {}, {}, None
-        fds = self.fds
-        for name, block in message["blocks"].items():
-            self.blocks[name] = attach(block, [fds.pop(0)] if block["kind"] == "host" else [], self.device)
+        """Map the judge's blocks, if they are new, and lay the operands and the mailbox over them.
+
+        The last block is the mailbox, each of the others a place for the operands.
+        """
+        self.outputs, self.last_fingerprint = {}, None
+        if "blocks" in message:
+            self.places, self.operands, self.mailbox = [], {}, {}
+            while self.blocks:
+                self.blocks.pop().close()
+            for block in message["blocks"]:
+                fds = [self.fds.pop(0)] if block["kind"] == "host" else []
+                self.blocks.append(Attached(block, fds, self.device))
         inputs = [Slot.from_json(s) for s in message["inputs"]]
         outputs = [Slot.from_json(s) for s in message["outputs"]]
-        self.operands = {s.name: s.view(self.blocks["inputs"]) for s in inputs}
-        self.mailbox = {s.name: s.view(self.blocks["outputs"]) for s in outputs}
+        *places, mailbox = [block.bytes for block in self.blocks]
+        self.places = [{s.name: s.view(block) for s in inputs} for block in places]
+        self.operands = self.places[0]
+        self.mailbox = {s.name: s.view(mailbox) for s in outputs}
         self.names = [s.name for s in outputs]
         return {}
 
@@ -123,11 +133,14 @@ class Bench:
                     "shape": list(t.shape),
                     "contiguous": t.is_contiguous(),
                     "device": str(t.device),
-                    "overlaps": overlapped(t, self.operands),
+                    "overlaps": self._overlapped(t),
                 }
                 for name, t in outputs.items()
             ],
         }
+
+    def _overlapped(self, tensor: torch.Tensor) -> list[str]:
+        return sorted({name for operands in self.places for name in overlapped(tensor, operands)})
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
         """One forward; its outputs go to the mailbox where they fit it."""
@@ -153,7 +166,7 @@ class Bench:
         if self.outputs and self.last_fingerprint is not None:
             same = bool(torch.equal(fingerprint(self.outputs), self.last_fingerprint))
         for tensor in self.outputs.values():
-            if not overlapped(tensor, self.operands):
+            if not self._overlapped(tensor):
                 poison(tensor)
         self.outputs, self.last_fingerprint = {}, None
         if self.device.type == "cuda":
@@ -179,6 +192,7 @@ class Bench:
         """Get everything that is not the call out of the way, so that the judge can time `timed` from outside."""
         previous = dict(self.outputs)
         same = self._retire()
+        self.operands = self.places[message["place"]]
         if self.device.type != "cuda":
             self.protocol.evict(self._touched(previous))
         self.protocol.synchronize()
@@ -270,7 +284,7 @@ def main(channel: Channel, spec: dict[str, Any], held: dict[str, Any]) -> None:
             if awake:
                 with contextlib.suppress(ChannelTimeout):
                     channel.await_frame(_STAY_AWAKE)
-            message, fds = channel.receive(max_fds=4)
+            message, fds = channel.receive(max_fds=8)
         except ChannelClosed:
             return
         # The next order is timed from outside: a process that has to be woken adds hundreds of microseconds.
