@@ -75,7 +75,7 @@ def repeat(candidates: str, device: str, times: int) -> tuple[list[dict], dict]:
             about["round_trip_us"] = setup.baseline.round_trip_us
             for operator, shapes in PANEL.items():
                 found = resolve([f"{candidates}/{operator}.py"], list(suite.problems), operator)
-                for unit in make_plan(suite, found, shapes, None, "cuda", held_out=False):
+                for unit in make_plan(suite, found, shapes, None, "cuda", held_out=False).units:
                     record = UnitJudge(setup, unit).run()
                     seen.setdefault((operator, record.shape), []).append((record, setup.baseline.floor_us))
         finally:

@@ -25,6 +25,7 @@ def evaluate(
     resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
     quick: Annotated[bool, typer.Option(help="One shape, one seed, 20 timed calls.")] = False,
     held_out: Annotated[bool, typer.Option(help="Also check the evaluator's held-out shapes.")] = True,
+    all_sizes: Annotated[bool, typer.Option("--all-sizes", help="On the CPU, run shapes of any size too.")] = False,
     compile_budget: Annotated[float, typer.Option(help="Seconds for one shape's import and first forward.")] = 180.0,
     execution_budget: Annotated[float, typer.Option(help="Seconds for one forward.")] = 10.0,
     performance_budget: Annotated[float, typer.Option(help="Seconds for all timed forwards of a shape.")] = 10.0,
@@ -67,6 +68,7 @@ def evaluate(
             resume=resume,
             quick=quick,
             held_out=held_out,
+            all_sizes=all_sizes,
         )
         started = time.monotonic()
         outcome = run(request, _progress, zygote)
@@ -74,6 +76,11 @@ def evaluate(
         zygote.close()
     seconds = time.monotonic() - started
     print_outcome(outcome, seconds, as_json)
+    left_out = outcome.about.get("too_large")
+    if left_out:
+        named = ", ".join(f"{operator}/{shape}" for operator, shape in left_out[:8])
+        more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
+        print(f"not run, too large for this device (--all-sizes runs them): {named}{more}", file=sys.stderr)
     if outcome.interrupted:
         print(
             f"interrupted: {len(outcome.records)} units are in {outcome.path}; --resume --out {outcome.path} continues",

@@ -106,6 +106,12 @@ class Cpp(DSL):
         strings = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
         return len("ctypes") if any(s.split(" ")[0].endswith(_COMPILERS) for s in strings) else 0
 
+    def preload(self) -> None:
+        """Import the extension loader: a second of every candidate's import."""
+        import torch.utils.cpp_extension  # noqa: F401
+
+        import atrex.dsls.host_time  # noqa: F401
+
     def instrument(self, scratch: Path, source: Path) -> CppSession:
         session = CppSession(scratch, source)
         session.apply_env()

@@ -20,7 +20,7 @@ class Bindings:
     Beside the mailbox for outputs there are one or more places, blocks of equal layout, for the operands.
     """
 
-    PLACES = 4
+    PLACES = 8
     PLACES_UP_TO = 64 << 20  # bytes of operands beyond which one place has to do
 
     def __init__(self, worker: Worker, device: torch.device):

@@ -24,6 +24,7 @@ from atrex.scoring.records import Performance, Stage
 LONG_US = 1000.0
 ROUND_HOST_US = 60.0  # host time of a round beside the forward's launch: flush and delay are queued too
 LATE_SHARE = 0.1
+NULL_WAITS = 15
 WAITING_SLACK_US = 20.0  # what waking up after a wait may differ between two processes
 PILOT_CALLS = 5
 ADOPTION_CALLS = 3
@@ -227,6 +228,14 @@ class Timing:
         self.protocol.batch(null, count, delay_us, waiting)
         return (time.perf_counter_ns() - started) / 1e3
 
+    def _null_wait_us(self, samples: Samples) -> float:
+        """What a forward that does nothing but wait for the device reads under the protocol, in the judge's process."""
+        times = []
+        for _ in range(NULL_WAITS):
+            self.protocol.evict(())
+            times.append(self.protocol.timed(self.protocol.synchronize, samples.delay_us)[1])
+        return stats.median(times)
+
     def slope(self, claim_us: float, samples: Samples) -> float:
         """Microseconds per call by the judge's clock: slope over two secretly drawn batch sizes, less the null's.
 
@@ -273,7 +282,9 @@ class Timing:
             added = self.baseline.round_trip_us + samples.delay_us - Baseline.DELAY_US
             seen = stats.median(samples.outside_us) - added
         else:
-            seen = self.slope(claim, samples) + self.baseline.null_us
+            seen = self.slope(claim, samples) + (
+                self._null_wait_us(samples) if samples.waits else self.baseline.null_us
+            )
         if abs(seen - claim) <= max(WAITING_SLACK_US if samples.waits else 2.0, 0.10 * claim):
             return seen, None
         return seen, f"the worker's median is {claim:.2f} us, the judge's own clock says {seen:.2f} us"
@@ -307,7 +318,7 @@ def summarize(samples: Samples, slope_us: float | None, method: str, clocks: dic
         n=len(samples.us),
         kernel_us=stats.median(samples.spans) if samples.spans else None,
         host_us=samples.host_us,
-        host_bound=samples.host_us > median,
+        host_bound=samples.host_us > median if method == "events" else None,
         method=method,
         clocks=clocks,
         slope_us=slope_us,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from atrex import dsls
 from atrex.errors import UserError
+from atrex.evaluate.budgets import SizeLimit
 from atrex.evaluate.candidates import Candidate, static_fault
 from atrex.evaluate.unit import Unit
 from atrex.problems.model import Problem, Shape, Suite
@@ -44,6 +46,14 @@ def choose_dsl(candidate: Candidate, name: str | None, device_type: str) -> str:
     return chosen
 
 
+@dataclass(frozen=True)
+class Plan:
+    """The units of a run, and the (operator, shape) pairs left out because they are too large for the device."""
+
+    units: list[Unit]
+    too_large: list[tuple[str, str]]
+
+
 def make_plan(
     suite: Suite,
     candidates: list[Candidate],
@@ -52,20 +62,45 @@ def make_plan(
     device_type: str,
     held_out: bool = True,
     first_only: bool = False,
-) -> list[Unit]:
-    """All units of a run. A file that was named itself and cannot be a candidate is refused here (UserError);
-    in a directory it stays, and becomes failed units."""
+    limit: SizeLimit | None = None,
+) -> Plan:
+    """Everything a run will judge. Shapes over `limit` are left out unless `shapes` names them.
+
+    A file that was named itself and cannot be a candidate is refused here (UserError); in a directory it stays, and
+    becomes failed units. Raises UserError too when nothing is left to run.
+    """
     units: list[Unit] = []
+    too_large: dict[tuple[str, str], None] = {}
     for candidate in candidates:
         problem = suite.problem(candidate.operator)
-        chosen = select_shapes(problem, shapes)[: 1 if first_only else None]
-        if candidate.set_name == candidate.name:
-            forward = type(problem.reference(chosen[0])).forward
-            fault = static_fault(candidate, forward, dict(chosen[0].init_kwargs))
-            if fault:
-                raise UserError(fault[1])
+
+        def fits(shape: Shape, problem: Problem = problem) -> bool:
+            if limit is None or limit.fits(problem.work(shape)):
+                return True
+            too_large[problem.operator, shape.id] = None
+            return False
+
+        chosen = select_shapes(problem, shapes)
+        _refuse(candidate, problem, chosen[0])
+        if shapes is None:
+            chosen = [shape for shape in chosen if fits(shape)]
+        if first_only:
+            chosen = chosen[:1]
         name = choose_dsl(candidate, dsl, device_type)
         units += [Unit(candidate, problem, shape, name) for shape in chosen]
         if held_out:
-            units += [Unit(candidate, problem, shape, name, held_out=True) for shape in problem.held_out.values()]
-    return units
+            extra = [shape for shape in problem.held_out.values() if fits(shape)]
+            units += [Unit(candidate, problem, shape, name, held_out=True) for shape in extra]
+    if not units:
+        raise UserError(
+            f"nothing to run: every shape is too large for {device_type}; name shapes with --shapes to run them"
+        )
+    return Plan(units, list(too_large))
+
+
+def _refuse(candidate: Candidate, problem: Problem, shape: Shape) -> None:
+    if candidate.set_name != candidate.name:
+        return
+    fault = static_fault(candidate, type(problem.reference(shape)).forward, dict(shape.init_kwargs))
+    if fault:
+        raise UserError(fault[1])

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 import atrex
-from atrex.evaluate.budgets import Budgets
+from atrex.evaluate.budgets import CPU_LIMIT, Budgets
 from atrex.evaluate.candidates import resolve
-from atrex.evaluate.plan import make_plan
+from atrex.evaluate.plan import Plan, make_plan
 from atrex.evaluate.rundir import RunDirectory
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.setup import Setup, prepare, resolve_device
 from atrex.evaluate.spawn import Zygote
-from atrex.evaluate.unit import Unit, UnitJudge
+from atrex.evaluate.unit import UnitJudge
 from atrex.problems.load import load_suite, suite_hash
 from atrex.scoring.records import UnitRecord
 
@@ -41,6 +41,7 @@ class Request:
     quick: bool = False
     timed_calls: int | None = None
     held_out: bool = True
+    all_sizes: bool = False
 
     def effective(self) -> Request:
         """With what --quick stands for: one shape, one seed, 20 calls, no held-out shapes."""
@@ -73,10 +74,12 @@ def run(request: Request, progress: Progress | None = None, zygote: Zygote | Non
     device = resolve_device(request.device)
     suite = load_suite(request.suite)
     candidates = resolve(request.candidates, list(suite.problems), request.problem)
-    units = make_plan(
-        suite, candidates, request.shapes, request.dsl, device.type, request.held_out, first_only=request.quick
+    limit = CPU_LIMIT if device.type == "cpu" and not request.all_sizes else None
+    plan = make_plan(
+        suite, candidates, request.shapes, request.dsl, device.type, request.held_out, request.quick, limit
     )
-    about = _about(request, device, units, suite.version)
+    units = plan.units
+    about = _about(request, device, plan, suite.version)
     directory = _open(request, about)
     seeds = directory.seeds if directory else Seeds()
     done = {(r.candidate, r.operator, r.shape) for r in directory.done} if directory else set()
@@ -120,7 +123,8 @@ def _open(request: Request, about: dict[str, Any]) -> RunDirectory | None:
     return RunDirectory.create(request.out, about, Seeds())
 
 
-def _about(request: Request, device: torch.device, units: list[Unit], suite_version: str) -> dict[str, Any]:
+def _about(request: Request, device: torch.device, plan: Plan, suite_version: str) -> dict[str, Any]:
+    units = plan.units
     candidates = {}
     for unit in units:
         c = unit.candidate
@@ -137,6 +141,7 @@ def _about(request: Request, device: torch.device, units: list[Unit], suite_vers
         "versions": versions(),
         "candidates": list(candidates.values()),
         "planned": [[u.problem.operator, u.shape.id] for u in units],
+        "too_large": [list(pair) for pair in plan.too_large],
         "seed_count": request.seeds,
         "timed_calls": request.timed_calls,
         "budgets": request.budgets.as_json(),

@@ -27,8 +27,9 @@ def wrong_outputs(
 def honest_output(output: torch.Tensor, rule: Compare | None) -> torch.Tensor:
     """The output of a kernel that rounds one intermediate more than the reference: uniform relative noise, rounded.
 
-    The noise is half a unit in the last place of the output's dtype; for fp32 outputs that may be bfloat16 inside
-    (`rms_floor`), 1.2 times that floor, whose RMS is 0.7 of it: rows ruled by a few large elements vary around that.
+    The noise is that of rounding an intermediate of unknown mantissa: half a unit in the last place, which is eps / 2
+    of a mantissa of one and half of that of nearly two. For fp32 outputs that may be bfloat16 inside (`rms_floor`), it
+    is 1.2 times that floor, whose RMS is 0.7 of it: rows ruled by a few large elements vary around that.
     """
     if not output.is_floating_point():
         return output
@@ -36,6 +37,8 @@ def honest_output(output: torch.Tensor, rule: Compare | None) -> torch.Tensor:
     if isinstance(rule, FloatCompare):
         size = max(size, 1.2 * rule.rms_floor)
     noise = torch.empty(output.shape, dtype=torch.float32, device=output.device).uniform_(-size, size)
+    if size == torch.finfo(output.dtype).eps / 2:
+        noise.div_(torch.rand_like(noise).exp2_())
     return (output.to(torch.float32) * noise.add_(1)).to(output.dtype)
 
 

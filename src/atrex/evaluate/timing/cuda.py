@@ -97,10 +97,11 @@ class CudaProtocol(Protocol):
         self.evict(())
         for _ in range(count):
             self._overwrite()
-            self.delay(delay_us)
-            outputs = call()
             if waiting:
-                self.synchronize()
+                outputs = self.timed(call, delay_us)[0]
+            else:
+                self.delay(delay_us)
+                outputs = call()
         self.synchronize()
         return outputs
 

@@ -63,5 +63,6 @@ class Protocol(abc.ABC):
 
         On a device a round is flush, delay and call, and unless `waiting` nothing is waited for before the last: with
         a delay longer than a round's host time the device is never idle, so that the time of a round is device time
-        alone. `waiting` is for a forward that waits for the device itself. On the CPU a round is the call.
+        alone. `waiting` is for a forward that waits for the device itself: then each round is a `timed` call. On the
+        CPU a round is the call.
         """
