@@ -29,18 +29,24 @@ class Bindings:
         self._inputs: list[CudaBlock | HostBlock] = []
         self._outputs: list[CudaBlock | HostBlock] = []
         self._mapped = False
+        self._mutates: tuple[str, ...] = ()
         self._slots: tuple[list[Slot], list[Slot]] = ([], [])
 
     @property
     def places(self) -> int:
         return len(self._inputs)
 
-    def bind(self, inputs: Tensors, outputs: Tensors, timeout: float, places: int = 1) -> None:
-        """Lay out `inputs` and outputs like `outputs`, and tell the worker if anything is new.
+    def bind(
+        self, inputs: Tensors, results: Tensors, timeout: float, places: int = 1, mutates: Collection[str] = ()
+    ) -> None:
+        """Lay out `inputs`, and outputs like those of `results` that are returned; tell the worker if anything is new.
 
+        The results that `mutates` names are not returned: the forward leaves them in the operand of that name.
         Raises CudaDriverError when the device has no room, and what `Worker.ask` raises.
         """
-        (ins, in_bytes), (outs, out_bytes) = plan(inputs), plan(outputs)
+        returned = {name: tensor for name, tensor in results.items() if name not in mutates}
+        self._mutates = tuple(name for name in results if name in mutates)
+        (ins, in_bytes), (outs, out_bytes) = plan(inputs), plan(returned)
         changed = (ins, outs) != self._slots
         self._slots = (ins, outs)
         places = places if in_bytes <= self.PLACES_UP_TO else 1
@@ -52,6 +58,7 @@ class Bindings:
             "op": "bind",
             "inputs": [s.as_json() for s in ins],
             "outputs": [s.as_json() for s in outs],
+            "mutates": list(self._mutates),
         }
         fds: list[int] = []
         if grown:
@@ -78,9 +85,11 @@ class Bindings:
         """The operands as the worker has them at a place, by name."""
         return {s.name: s.view(self._inputs[place].bytes) for s in self._slots[0]}
 
-    def outputs(self) -> dict[str, torch.Tensor]:
-        """What the worker last put into the mailbox, by name."""
-        return {s.name: s.view(self._outputs[0].bytes) for s in self._slots[1]}
+    def results(self, place: int = 0) -> dict[str, torch.Tensor]:
+        """What the last forward gave, by name: the mailbox, and the operands of a place that it had to change."""
+        operands = self.inputs(place)
+        returned = {s.name: s.view(self._outputs[0].bytes) for s in self._slots[1]}
+        return returned | {name: operands[name] for name in self._mutates}
 
     def write(self, inputs: Tensors, place: int = 0) -> None:
         """Fill the operands of a place and wait until they are there."""

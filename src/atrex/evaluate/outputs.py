@@ -15,9 +15,11 @@ class Interface(Exception):
 
 
 def named_outputs(value: Any, names: Sequence[str]) -> tuple[str, dict[str, torch.Tensor]]:
-    """The structure ("tensor", "dict" or "tuple") of what a forward returned, and its tensors by name."""
+    """The structure ("none", "tensor", "dict" or "tuple") of what a forward returned, and its tensors by name."""
+    if value is None:
+        return "none", {}
     if isinstance(value, torch.Tensor):
-        return "tensor", {names[0]: value}
+        return "tensor", {names[0] if names else "out": value}
     if isinstance(value, Mapping):
         return "dict", dict(value)
     if isinstance(value, (tuple, list)):
@@ -37,7 +39,9 @@ def check_plain(outputs: Mapping[str, Any]) -> None:
 
 
 def fingerprint(outputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """A checksum of every output's bytes, one int64 each, queued on the current stream."""
+    """A checksum of every tensor's bytes, one int64 each, queued on the current stream."""
+    if not outputs:
+        return torch.zeros(0, dtype=torch.int64)
     sums = [raw_words(t.detach().contiguous()).sum(dtype=torch.int64) for t in outputs.values()]
     return torch.stack(sums)
 

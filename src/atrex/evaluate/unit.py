@@ -164,7 +164,9 @@ class UnitJudge:
                 case = expected(unit.problem, unit.shape, name, make())
                 bindings.synchronize()
             with self._phase("bind"):
-                bindings.bind(case.inputs, case.declared, setup.budgets.execution + _ANSWER_SLACK)
+                mutates = unit.problem.metadata.mutates
+                limit = setup.budgets.execution + _ANSWER_SLACK
+                bindings.bind(case.inputs, case.declared, limit, mutates=mutates)
                 bindings.write(case.inputs)
                 bindings.clear()
             started = time.monotonic()
@@ -206,7 +208,7 @@ class UnitJudge:
             self.tally.fail(case.name)
             raise
         seeded = case.name.startswith("seed")
-        if not self.tally.add(self.unit.problem, self.unit.shape, case, bindings.outputs(), seeded):
+        if not self.tally.add(self.unit.problem, self.unit.shape, case, bindings.results(), seeded):
             raise self.tally.mismatch()
 
     # -- performance -----------------------------------------------------------------------------------------------

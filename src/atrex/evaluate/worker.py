@@ -40,6 +40,7 @@ class Bench:
         self.operands: dict[str, torch.Tensor] = {}
         self.mailbox: dict[str, torch.Tensor] = {}
         self.names: list[str] = []
+        self.mutates: list[str] = []
         self.outputs: dict[str, torch.Tensor] = {}
         self.last_fingerprint: torch.Tensor | None = None
         self.session: Any = None
@@ -116,6 +117,7 @@ class Bench:
         self.operands = self.places[0]
         self.mailbox = {s.name: s.view(mailbox) for s in outputs}
         self.names = [s.name for s in outputs]
+        self.mutates = message["mutates"]
         return {}
 
     def forward(self) -> Any:
@@ -163,8 +165,8 @@ class Bench:
         """Fingerprint the last outputs once more, overwrite them and the allocator's free blocks, release them."""
         same = None
         sizes = [t.nbytes for t in self.outputs.values()]
-        if self.outputs and self.last_fingerprint is not None:
-            same = bool(torch.equal(fingerprint(self.outputs), self.last_fingerprint))
+        if self.last_fingerprint is not None:
+            same = bool(torch.equal(fingerprint(self._written()), self.last_fingerprint))
         for tensor in self.outputs.values():
             if not self._overlapped(tensor):
                 poison(tensor)
@@ -212,8 +214,15 @@ class Bench:
 
     def _keep(self, value: Any) -> dict[str, Any]:
         self.outputs, described = self._describe(value)
-        self.last_fingerprint = fingerprint(self.outputs)
+        self.last_fingerprint = fingerprint(self._written())
         return described
+
+    def _written(self) -> dict[str, torch.Tensor]:
+        return self.outputs | {name: self.operands[name] for name in self.mutates}
+
+    def retire(self, message: dict[str, Any]) -> dict[str, Any]:
+        """What `arm` begins with, for a forward that changes operands: before the judge restores them."""
+        return {"unchanged": self._retire()}
 
     def _adopt(self, delay_us: float) -> dict[str, Any]:
         if self.device.type != "cuda":
@@ -276,7 +285,7 @@ def main(channel: Channel, spec: dict[str, Any], held: dict[str, Any]) -> None:
     channel.send({"ready": True})
     orders = {
         name: getattr(bench, name)
-        for name in ("load", "artifacts", "bind", "call", "show", "pilot", "arm", "timed", "batch")
+        for name in ("load", "artifacts", "bind", "call", "show", "pilot", "retire", "arm", "timed", "batch")
     }
     awake = False
     while True:
