@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 from atrex.problems import load_suite
+from tests.suite.deviations import DEVIATIONS
 
+# Operators of which a figure is wrong, or drawn at random, as published: (what, published, ours) is pinned by the named
+# test instead.
+PINNED_ELSEWHERE = {
+    "fused_moe": "test_moe.py",
+    "fp8_blockscale_fused_moe": "test_moe.py",
+    "moe_align_block_size": "test_moe.py",
+}
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden" / "operators.json"
 SUITE = load_suite()
-UNREAD_PAGES = 16
 
 
 @pytest.fixture(scope="module")
@@ -20,24 +27,48 @@ def published():
     return json.loads(GOLDEN.read_text())
 
 
+def published_shapes(operator):
+    """Our published shapes by published id; the shapes that ours adds are left out."""
+    problem = SUITE.problems[operator]
+    listed = problem.metadata.shapes.items()
+    return {meta.published_id: problem.shapes[sid] for sid, meta in listed if meta.origin == "published"}
+
+
+def units(published, operator):
+    """(our shape, the published unit) of every published shape. Ours are numbered on where the published ids have gaps."""
+    problem = SUITE.problems[operator]
+    origin = {sid: meta for sid, meta in problem.metadata.shapes.items() if meta.origin == "published"}
+    assert [meta.published_id for meta in origin.values()] == list(published[operator]["units"])
+    return [(problem.shapes[sid], published[operator]["units"][meta.published_id]) for sid, meta in origin.items()]
+
+
+def plain(value):
+    """Our compact {"count": n, "length": l} written out as the published list of n equal lengths."""
+    if isinstance(value, dict) and set(value) == {"count", "length"}:
+        return [value["length"]] * value["count"]
+    return {key: plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
 @pytest.mark.parametrize("operator", SUITE.problems)
 def test_shapes_are_the_published_ones(published, operator):
-    ours = {s.id: (s.init_kwargs, s.input_kwargs) for s in SUITE.problems[operator].shapes.values()}
-    assert ours == {sid: (u["init"], u["input"]) for sid, u in published[operator]["units"].items()}
+    for shape, unit in units(published, operator):
+        assert (shape.init_kwargs, plain(shape.input_kwargs)) == (unit["init"] or {}, unit["input"])
+
+
+@pytest.mark.parametrize("operator", SUITE.problems)
+def test_published_shapes_come_first(operator):
+    origins = [meta.origin == "published" for meta in SUITE.problems[operator].metadata.shapes.values()]
+    assert origins == sorted(origins, reverse=True)
 
 
 @pytest.mark.parametrize("operator", SUITE.problems)
 def test_work_is_the_published_one_where_that_is_right(published, operator):
-    problem = SUITE.problems[operator]
-    for sid, unit in published[operator]["units"].items():
-        work, kwargs = problem.work(problem.shapes[sid]), unit["input"]
-        unread = 0
-        if operator == "paged_attention_decode":
-            page = kwargs["block_size"] * kwargs["num_kv_heads"] * kwargs["head_size"]
-            unread = UNREAD_PAGES * 2 * 2 * page
-        assert work.total_flops == sum(unit["flops"].values())
-        assert work.bytes_read == unit["read_bytes"] - unread
-        assert work.bytes_written == unit["write_bytes"]
+    for shape, unit in units(published, operator):
+        work = SUITE.problems[operator].work(shape)
+        flops, read, written = DEVIATIONS.get(operator, lambda kwargs: (0, 0, 0))(unit["input"])
+        assert work.total_flops == sum(unit["flops"].values()) + flops
+        assert work.bytes_read == unit["read_bytes"] + read
+        assert work.bytes_written == unit["write_bytes"] + written
 
 
 @pytest.mark.parametrize("operator", SUITE.problems)
@@ -48,8 +79,8 @@ def test_provenance_and_production_times(published, operator):
         theirs["dtype"],
         theirs["num_profiles"],
     )
-    for sid, unit in theirs["units"].items():
-        production = {chip: p.us for chip, p in meta.shapes[sid].production.items()}
+    for shape, unit in units(published, operator):
+        production = {chip: p.us for chip, p in meta.shapes[shape.id].production.items()}
         assert production == unit["production_us"]
 
 
