@@ -45,7 +45,8 @@ def honest_output(output: torch.Tensor, rule: Compare | None) -> torch.Tensor:
 def altered_operand(tensor: torch.Tensor, redrawn: torch.Tensor) -> torch.Tensor:
     """A valid other value of an operand: the one of another seed, or, where that is the same, one that differs.
 
-    A length or count that no seed changes is halved (at least one), which stays in range.
+    A length or count that no seed changes is halved (at least one), which stays in range; of indices that are all 0 or
+    1, each becomes the other.
     """
     if tensor.shape == redrawn.shape and not torch.equal(_bytes(tensor), _bytes(redrawn)):
         return redrawn
@@ -53,6 +54,8 @@ def altered_operand(tensor: torch.Tensor, redrawn: torch.Tensor) -> torch.Tensor
         return (tensor.to(torch.float32) * 1.5 + 0.25).to(tensor.dtype)
     if tensor.dtype == torch.bool:
         return ~tensor
+    if not bool((tensor > 1).any()):
+        return torch.where(tensor >= 0, 1 - tensor, tensor)
     return torch.where(tensor > 1, tensor // 2, tensor)
 
 
