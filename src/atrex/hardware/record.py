@@ -55,7 +55,7 @@ def header(device: str, chip: str, name: str) -> dict[str, Any]:
         "command": f"atrex hardware calibrate --device {device}",
         "versions": {
             "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.release()}",
+            "system": platform.system(),
             **{package: _version(package) for package in ("atrex", "torch", "triton")},
         },
     }
