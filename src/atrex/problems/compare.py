@@ -13,11 +13,15 @@ import torch
 
 from atrex.errors import UserError
 from atrex.problems.compare_float import float_ratio, published_ratio
+from atrex.problems.compare_fp8 import fp8_ratio, scale_ratio
 from atrex.problems.compare_topk import ids_ratio, weights_ratio
+from atrex.problems.dtypes import Fp8Encoding, short_name
 from atrex.problems.metadata import (
     Compare,
     FloatCompare,
+    Fp8Compare,
     PublishedCompare,
+    ScaleCompare,
     TopkIdsCompare,
     TopkWeightsCompare,
 )
@@ -45,19 +49,24 @@ class Comparison:
     detail: str | None = None
 
 
-def oracle(problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor]) -> Tensors:
+def oracle(
+    problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor], fp8: Fp8Encoding = "e4m3fn"
+) -> Tensors:
     """The reference on inputs whose floating operands are widened to float64: what the outputs should be.
 
-    Folders made by others are judged against the reference as it stands, which may not take float64.
+    Folders made by others are judged against the reference as it stands, which may not take float64; operators whose
+    metadata says so, too.
     """
-    if problem.foreign:
-        return declared(problem, shape, inputs)
-    return _run(problem, shape, widened(inputs))
+    if problem.foreign or problem.metadata.oracle == "declared":
+        return declared(problem, shape, inputs, fp8)
+    return _run(problem, shape, widened(inputs), fp8)
 
 
-def declared(problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor]) -> Tensors:
+def declared(
+    problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor], fp8: Fp8Encoding = "e4m3fn"
+) -> Tensors:
     """The reference on the inputs as they are: what honest arithmetic at the declared precision gives."""
-    return _run(problem, shape, inputs)
+    return _run(problem, shape, inputs, fp8)
 
 
 def widened(inputs: Mapping[str, torch.Tensor]) -> Tensors:
@@ -98,9 +107,9 @@ def compare_output(
     want, got = declared[name], outputs[name]
     if want.numel() == 0:
         raise UserError(f"{problem.operator}: shape {shape.id}: output {name!r} has no elements: nothing compared")
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return Comparison(False, float("inf"), name, detail=f"{_form(got)}: expected {_form(want)}")
     rule = _rule(problem, name, want)
+    if got.shape != want.shape or (got.dtype != want.dtype and short_name(got.dtype) not in _wider(rule)):
+        return Comparison(False, float("inf"), name, detail=f"{_form(got)}: expected {_form(want)}")
     found = _ratio(problem, shape, rule, name, inputs, oracle, declared, outputs)
     return _comparison(name, found, want.shape, oracle[name], got)
 
@@ -119,10 +128,10 @@ def published_check(declared: Mapping[str, torch.Tensor], outputs: Mapping[str, 
     return True
 
 
-def _run(problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor]) -> Tensors:
+def _run(problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor], fp8: Fp8Encoding) -> Tensors:
     device = next(iter(inputs.values())).device
     with torch.no_grad():
-        value = problem.reference(shape).to(device)(**inputs)
+        value = problem.reference(shape, fp8).to(device)(**inputs)
     return named_outputs(value, list(problem.metadata.outputs))
 
 
@@ -131,6 +140,10 @@ def _rule(problem: Problem, name: str, want: torch.Tensor) -> Compare:
     if rule is None or (isinstance(rule, PublishedCompare) and not want.is_floating_point()):
         return PublishedCompare(kind="published", **({} if want.is_floating_point() else {"atol": 0, "rtol": 0}))
     return rule
+
+
+def _wider(rule: Compare) -> tuple[str, ...]:
+    return rule.wider if isinstance(rule, Fp8Compare) else ()
 
 
 def _ratio(
@@ -145,6 +158,11 @@ def _ratio(
 ) -> Worst:
     if isinstance(rule, FloatCompare):
         return float_ratio(oracle[name], declared[name], outputs[name], rule)
+    if isinstance(rule, ScaleCompare):
+        return scale_ratio(oracle[name], outputs[name], rule)
+    if isinstance(rule, Fp8Compare):
+        values = inputs[rule.of] if rule.of else _dequantized(oracle[name], oracle[rule.scale])
+        return fp8_ratio(values, outputs[rule.scale], outputs[name].to(declared[name].dtype), rule)
     if isinstance(rule, PublishedCompare):
         return published_ratio(declared[name], outputs[name], rule)
     if isinstance(rule, (TopkIdsCompare, TopkWeightsCompare)):
@@ -153,6 +171,12 @@ def _ratio(
             return ids_ratio(scores, outputs[name], rule)
         return weights_ratio(scores, outputs[rule.ids], outputs[name], rule)
     return published_ratio(oracle[name], outputs[name], PublishedCompare(kind="published", atol=0, rtol=0))
+
+
+def _dequantized(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    rows = values.reshape(-1, values.shape[-1])
+    steps = scales.reshape(rows.shape[0], -1, 1)
+    return (rows.reshape(rows.shape[0], steps.shape[1], -1) * steps).reshape(values.shape)
 
 
 def _scores(problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -65,6 +65,28 @@ class TopkWeightsCompare(_Strict):
     atol: float = Field(1e-7, ge=0)
 
 
+class Fp8Compare(_Strict):
+    """Quantized codes, each at most one off the nearest fp8 to (what was quantized) / (the candidate's `scale`).
+
+    `off_share` of the elements may be one off; values in the middle between two codes take either and do not count.
+    What was quantized is the input `of`, or, without it, the oracle's own output times its scale. `wider` names dtypes
+    that a kernel may return instead; what it returns is rounded to fp8 first.
+    """
+
+    kind: Literal["fp8"]
+    scale: str
+    of: str | None = None
+    off_share: float = Field(5e-3, ge=0)
+    wider: tuple[str, ...] = ()
+
+
+class ScaleCompare(_Strict):
+    """Quantization scales: |o - r| <= rtol * |r|, finite and positive."""
+
+    kind: Literal["scale"]
+    rtol: float = Field(1e-6, ge=0)
+
+
 class PublishedCompare(_Strict):
     """The published rule, |o - b| <= atol + rtol * |b| against the reference itself: for folders made by others."""
 
@@ -74,7 +96,14 @@ class PublishedCompare(_Strict):
 
 
 Compare = Annotated[
-    FloatCompare | ExactCompare | TopkIdsCompare | TopkWeightsCompare | PublishedCompare, Field(discriminator="kind")
+    FloatCompare
+    | ExactCompare
+    | TopkIdsCompare
+    | TopkWeightsCompare
+    | Fp8Compare
+    | ScaleCompare
+    | PublishedCompare,
+    Field(discriminator="kind"),
 ]
 
 
@@ -113,6 +142,9 @@ class Metadata(_Strict):
     mutates: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     compare: dict[str, Compare] = Field(default_factory=dict)
+    oracle: Literal["float64", "declared"] = "float64"
+    """"declared": no run of the reference in float64, because the comparison redoes in float64, chunk by chunk, what
+    matters. For operators whose largest shapes do not fit a device in float64."""
     provenance: Provenance = Provenance()
     shapes: dict[str, ShapeMeta] = Field(default_factory=dict)
 
@@ -125,7 +157,10 @@ class Metadata(_Strict):
         if self.outputs and set(self.compare) != set(self.outputs):
             raise ValueError("compare: expected one entry for each output")
         for name, rule in self.compare.items():
-            other = getattr(rule, "weights", None) or getattr(rule, "ids", None)
+            other = next((getattr(rule, key) for key in ("weights", "ids", "scale") if hasattr(rule, key)), None)
             if other is not None and other not in self.compare:
                 raise ValueError(f"compare.{name}: {other!r} is not an output")
+            source = getattr(rule, "of", None)
+            if source is not None and source not in self.inputs:
+                raise ValueError(f"compare.{name}: {source!r} is not an input")
         return self

@@ -59,13 +59,21 @@ class Problem:
             raise UserError(f"{self.folder.name}: no work.py, and roofline.json has no shape {shape.id!r}")
         return self.declared_work[shape.id]
 
-    def reference(self, shape: Shape) -> torch.nn.Module:
-        """`Model(**init_kwargs)` of reference.py, in evaluation mode, on the CPU until it is moved."""
+    def reference(self, shape: Shape, fp8: Fp8Encoding = "e4m3fn") -> torch.nn.Module:
+        """`Model(**init_kwargs)` of reference.py, in evaluation mode, on the CPU until it is moved.
+
+        A Model that produces fp8 has an attribute `fp8_dtype`, which becomes the torch dtype of the chip's encoding.
+        """
         path = self.folder / "reference.py"
         module = load_module(path)
         if not hasattr(module, "Model"):
             raise UserError(f"{_label(path)}: no class Model: expected a torch.nn.Module of that name")
-        return _call(path, lambda: module.Model(**shape.init_kwargs).eval(), shape.id)
+        model = _call(path, lambda: module.Model(**shape.init_kwargs).eval(), shape.id)
+        if hasattr(model, "fp8_dtype"):
+            from atrex.problems.dtypes import torch_dtype
+
+            model.fp8_dtype = torch_dtype("fp8_e4m3", fp8)
+        return model
 
     def make_inputs(
         self, shape: Shape, seed: int, device: str | torch.device, fp8: Fp8Encoding = "e4m3fn"
