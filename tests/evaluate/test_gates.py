@@ -162,3 +162,25 @@ def test_a_subclass_that_computes_when_looked_at_is_refused(judge):
     record = judge(forward(lazy, init="class Lazy(torch.Tensor): pass"))
     assert outcome(record) == ("failed", "runtime", "interface")
     assert "plain torch.Tensor" in record.verdict.reason
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "{'us': -1.0}",
+        "{'us': 'fast'}",
+        "{'us': float('nan')}",
+        "{'us': 1.0, 'launch_us': 1.0, 'structure': 'tensor', 'outputs': 7}",
+        "{}",
+        "{'outputs': [{}] * 3, 'structure': None}",
+    ],
+)
+def test_a_worker_that_answers_nonsense_fails_its_unit_and_not_the_judge(judge, lie):
+    patch = (
+        "import gc\n"
+        "if self.calls > 12:\n    for o in gc.get_objects():\n"
+        "        if type(o).__name__ == 'Channel':\n"
+        f"            type(o).send = lambda self, m, real=type(o).send: real(self, {lie} if 'us' in m else m)\n"
+        "            break\n    self.calls = -1000\n"
+    )
+    assert outcome(judge(forward(patch + RIGHT))) == ("failed", "runtime", "integrity")

@@ -111,7 +111,7 @@ class Channel:
         del self._buffer[:end]
         try:
             message = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ChannelClosed("a frame that is not JSON") from None
         if not isinstance(message, dict):
             raise ChannelClosed("a frame that is not an object")

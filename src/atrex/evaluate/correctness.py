@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
+from atrex.evaluate.answers import Forwarded
 from atrex.evaluate.bindings import Bindings, Tensors
-from atrex.evaluate.failures import UnitError, UnitFailure, raised
+from atrex.evaluate.failures import UnitError, UnitFailure
 from atrex.evaluate.seeds import Seeds
 from atrex.problems.compare import Comparison, compare, declared, oracle, published_check
 from atrex.problems.model import Problem, Shape
@@ -52,52 +52,44 @@ def cases(
     yield from found.items()
 
 
-def check_interface(answer: dict[str, Any], case: Case, problem: Problem) -> None:
+def check_interface(answer: Forwarded, case: Case, problem: Problem) -> None:
     """Exact structure, names, shapes, dtypes, layout and device of what came back. Raises UnitFailure `interface`."""
-    if "interface" in answer:
-        raise UnitFailure(Stage.RUNTIME, "interface", str(answer["interface"]))
-    outputs = answer["outputs"]
     returned = [name for name in case.declared if name not in problem.metadata.mutates]
     structure = ("none", "tensor", "dict")[min(len(returned), 2)]
-    if answer["structure"] != structure and not problem.foreign:
-        raise UnitFailure(
-            Stage.RUNTIME, "interface", f"forward returned a {answer['structure']}, expected a {structure}"
-        )
-    names = [o["name"] for o in outputs]
-    if set(names) != set(returned):
-        raise UnitFailure(Stage.RUNTIME, "interface", f"outputs are {names}, expected {returned}")
-    for output in outputs:
-        want = case.declared[output["name"]]
+    if answer.structure != structure and not problem.foreign:
+        raise _interface(case, f"forward returned {answer.structure}, expected {structure}")
+    names = [output.name for output in answer.outputs]
+    if sorted(names) != sorted(returned):
+        raise _interface(case, f"outputs are {names}, expected {returned}")
+    for output in answer.outputs:
+        want = case.declared[output.name]
         dtype = str(want.dtype).removeprefix("torch.")
         faults = []
-        if output["shape"] != list(want.shape):
-            faults.append(f"shape {output['shape']}, expected {list(want.shape)}")
-        if output["dtype"] != dtype:
-            faults.append(f"dtype {output['dtype']}, expected {dtype}")
-        if not output["contiguous"]:
+        if output.shape != list(want.shape):
+            faults.append(f"shape {output.shape}, expected {list(want.shape)}")
+        if output.dtype != dtype:
+            faults.append(f"dtype {output.dtype}, expected {dtype}")
+        if not output.contiguous:
             faults.append("not contiguous")
-        if torch.device(output["device"]).type != want.device.type:
-            faults.append(f"on {output['device']}, expected {want.device}")
-        shared = [name for name in output["overlaps"] if name not in problem.metadata.mutates]
+        if output.device.split(":")[0] != want.device.type:
+            faults.append(f"on {output.device}, expected {want.device}")
+        shared = [name for name in output.overlaps if name not in problem.metadata.mutates]
         if shared:
             faults.append(f"shares memory with operand {', '.join(shared)}")
         if faults:
-            raise UnitFailure(
-                Stage.RUNTIME, "interface", f"{case.name}: output {output['name']!r}: {'; '.join(faults)}"
-            )
+            raise _interface(case, f"output {output.name!r}: {'; '.join(faults)}")
 
 
-def check_answer(answer: dict[str, Any], case: Case, bindings: Bindings, problem: Problem, place: int = 0) -> None:
+def check_answer(answer: Forwarded, case: Case, bindings: Bindings, problem: Problem, place: int = 0) -> None:
     """Everything about one forward but its values. Raises UnitFailure."""
-    if "raised" in answer:
-        raise UnitFailure(Stage.RUNTIME, "exception", f"{case.name}: {raised(answer)}")
     check_interface(answer, case, problem)
     touched = bindings.mutated(case.inputs, problem.metadata.mutates, place)
     if touched:
-        names = ", ".join(touched)
-        raise UnitFailure(
-            Stage.RUNTIME, "interface", f"{case.name}: forward changed operand {names}, which is not declared"
-        )
+        raise _interface(case, f"forward changed operand {', '.join(touched)}, which is not declared")
+
+
+def _interface(case: Case, what: str) -> UnitFailure:
+    return UnitFailure(Stage.RUNTIME, "interface", f"{case.name}: {what}")
 
 
 @dataclass

@@ -31,5 +31,5 @@ class UnitError(Exception):
 
 def raised(answer: dict[str, Any]) -> str:
     """One line for an exception that the worker reported."""
-    first = (answer.get("message") or "").strip().splitlines()
+    first = str(answer.get("message") or "").strip().splitlines()
     return f"{answer['raised']}: {first[0] if first else ''}".rstrip(": ")[:500]

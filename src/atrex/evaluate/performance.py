@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from atrex.evaluate import stats
+from atrex.evaluate.answers import Adopted, Answer, Armed, Form, Forwarded, Hosted, Timed, read
 from atrex.evaluate.bindings import Bindings, Refresher
 from atrex.evaluate.budgets import Budgets
 from atrex.evaluate.correctness import Case, check_answer, expected
-from atrex.evaluate.failures import UnitError, UnitFailure, raised
+from atrex.evaluate.failures import UnitError, UnitFailure
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.spawn import Worker
 from atrex.evaluate.timing.protocol import Protocol
@@ -111,23 +112,8 @@ class Timing:
     def _limit(self, calls: int) -> float:
         return self.budgets.execution * calls + 5.0
 
-    def _ask(self, order: dict[str, Any], calls: int = 1) -> dict[str, Any]:
-        answer = self.worker.ask(order, self._limit(calls))
-        self._refuse(answer)
-        return answer
-
-    @staticmethod
-    def _refuse(answer: dict[str, Any]) -> None:
-        if "raised" in answer:
-            raise UnitFailure(Stage.RUNTIME, "exception", f"timed call: {raised(answer)}")
-        if "interface" in answer:
-            raise UnitFailure(Stage.RUNTIME, "interface", str(answer["interface"]))
-
-    def _number(self, answer: dict[str, Any], key: str) -> float:
-        value = answer.get(key)
-        if not isinstance(value, (int, float)) or not value >= 0:
-            raise UnitFailure(Stage.RUNTIME, "integrity", f"the worker reported {key} = {value!r}")
-        return float(value)
+    def _ask(self, form: type[Form], order: dict[str, Any], calls: int = 1) -> Form:
+        return read(form, self.worker.ask(order, self._limit(calls)), "timed call")
 
     def _arm(self) -> None:
         """New values, at a place drawn anew; the outputs of the last call must be as they were when it returned.
@@ -136,15 +122,15 @@ class Timing:
         where its operands lie.
         """
         if self.problem.metadata.mutates:
-            self._still(self._ask({"op": "retire"}))
+            self._still(self._ask(Armed, {"op": "retire"}))
         self.refresher.step()
         self.place = self.rng.randrange(self.bindings.places)
         self.bindings.write(self.refresher.inputs, self.place)
-        self._still(self._ask({"op": "arm", "place": self.place}))
+        self._still(self._ask(Armed, {"op": "arm", "place": self.place}))
 
     @staticmethod
-    def _still(answer: dict[str, Any]) -> None:
-        if answer["unchanged"] is False:
+    def _still(answer: Armed) -> None:
+        if answer.unchanged is False:
             raise UnitFailure(Stage.RUNTIME, "integrity", "outputs of a timed call changed after forward had returned")
 
     # -- timed calls -----------------------------------------------------------------------------------------------
@@ -155,7 +141,7 @@ class Timing:
         The delay covers the launch as it is in a timed call, when the worker has just been woken, which takes longer
         than in a loop.
         """
-        host = self._ask({"op": "pilot", "warm": 3, "count": 5}, calls=8)["host_us"]
+        host = self._ask(Hosted, {"op": "pilot", "warm": 3, "count": 5}, calls=8).host_us
         samples.host_us = stats.median(host)
         first = Samples(delay_us=2 * max(host) + 200.0)
         for _ in range(PILOT_CALLS):
@@ -168,22 +154,22 @@ class Timing:
         self._arm()
         order = {"op": "timed", "adopt": adopt, "delay_us": samples.delay_us}
         answer, outside = self.worker.ask_timed(order, self._limit(1), self.spin)
-        self._refuse(answer)
         if adopt:
-            if answer["kernels"] is not None:
-                samples.adopted.append(answer["kernels"])
-            if answer["span_us"] is not None:
-                samples.spans.append(self._number(answer, "span_us"))
-        else:
-            samples.us.append(self._number(answer, "us"))
-            samples.launch_us.append(self._number(answer, "launch_us"))
-            samples.outside_us.append(outside)
-        self._last = answer
+            self._last = adopted = read(Adopted, answer, "timed call")
+            if adopted.kernels is not None:
+                samples.adopted.append([kernel.model_dump() for kernel in adopted.kernels])
+            if adopted.span_us is not None:
+                samples.spans.append(adopted.span_us)
+            return
+        self._last = timed = read(Timed, answer, "timed call")
+        samples.us.append(timed.us)
+        samples.launch_us.append(timed.launch_us)
+        samples.outside_us.append(outside)
 
     def spot_check(self) -> None:
         """Ask for the outputs of the call that has just returned, and compare them. Raises UnitFailure."""
         self.bindings.clear()
-        self._ask({"op": "show"})
+        self._ask(Answer, {"op": "show"})
         case = expected(self.problem, self.shape, "timed call", self.refresher.inputs)
         check_answer(self._last, case, self.bindings, self.problem, self.place)
         result = compare(
@@ -227,8 +213,8 @@ class Timing:
 
     def _batch(self, count: int, delay_us: float, waiting: bool) -> float:
         order = {"op": "batch", "count": count, "delay_us": delay_us, "waiting": waiting}
-        self._last, took = self.worker.ask_timed(order, self._limit(count), self.spin)
-        self._refuse(self._last)
+        answer, took = self.worker.ask_timed(order, self._limit(count), self.spin)
+        self._last = read(Forwarded, answer, "batch")
         return took
 
     def _null_batch(self, count: int, delay_us: float, waiting: bool) -> float:

@@ -16,7 +16,7 @@ from atrex.evaluate.bindings import Bindings
 from atrex.evaluate.budgets import Budgets
 from atrex.evaluate.performance import Baseline, measure_floor
 from atrex.evaluate.seeds import Seeds
-from atrex.evaluate.spawn import Worker, Zygote
+from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout, Zygote
 from atrex.evaluate.timing import protocol_for
 from atrex.evaluate.timing.protocol import Protocol
 from atrex.hardware.chip import Chip
@@ -138,7 +138,10 @@ def _baseline(setup: Setup, calls: int = 60) -> Baseline:
     """The floor, and what the way to a worker adds to the judge's clock: a null candidate through a real worker."""
     folder = setup.scratch / "null"
     folder.mkdir()
-    worker = setup.spawn()
+    try:
+        worker = setup.spawn()
+    except (WorkerDied, WorkerTimeout) as error:
+        raise UserError(f"device {setup.device}: no worker could be started: it {error or 'did not answer'}") from None
     bindings = Bindings(worker, setup.device)
     try:
         tiny = {"x": torch.ones(1, device=setup.device)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,9 +22,41 @@ class CudaDriverError(RuntimeError):
     """A CUDA driver call failed."""
 
 
+@dataclass(frozen=True)
+class _Calls:
+    """The allocation and IPC calls of a device runtime: CUDA's driver, or HIP's runtime, which has the same ones."""
+
+    library: ctypes.CDLL
+    malloc: str
+    free: str
+    export: str
+    open: str
+    close: str
+    out_of_memory: int = 2
+
+    def __call__(self, what: str, *arguments: Any) -> int:
+        return getattr(self.library, getattr(self, what))(*arguments)
+
+    def text(self, code: int) -> str:
+        if self.malloc == "hipMalloc":
+            self.library.hipGetErrorString.restype = ctypes.c_char_p
+            return (self.library.hipGetErrorString(code) or b"unknown").decode()
+        found = ctypes.c_char_p()
+        self.library.cuGetErrorString(code, ctypes.byref(found))
+        return (found.value or b"unknown").decode()
+
+
 @cache
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
+def _runtime() -> _Calls:
+    if torch.version.hip:
+        return _Calls(
+            ctypes.CDLL("libamdhip64.so"), "hipMalloc", "hipFree", "hipIpcGetMemHandle", "hipIpcOpenMemHandle",
+            "hipIpcCloseMemHandle",
+        )  # fmt: skip
+    return _Calls(
+        ctypes.CDLL("libcuda.so.1"), "cuMemAlloc_v2", "cuMemFree_v2", "cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2",
+        "cuIpcCloseMemHandle",
+    )  # fmt: skip
 
 
 class _IpcHandle(ctypes.Structure):
@@ -32,9 +65,7 @@ class _IpcHandle(ctypes.Structure):
 
 def _check(code: int, what: str) -> None:
     if code:
-        text = ctypes.c_char_p()
-        _driver().cuGetErrorString(code, ctypes.byref(text))
-        raise CudaDriverError(f"{what}: {(text.value or b'unknown').decode()} ({code})")
+        raise CudaDriverError(f"{what}: {_runtime().text(code)} ({code})")
 
 
 class _DeviceBytes:
@@ -57,24 +88,24 @@ class CudaBlock:
         torch.cuda.current_stream(device)  # makes the primary context current
         self.nbytes = -(-nbytes // _CUDA_GRANULE) * _CUDA_GRANULE
         self._pointer = ctypes.c_uint64()
-        code = _driver().cuMemAlloc_v2(ctypes.byref(self._pointer), ctypes.c_size_t(self.nbytes))
-        if code == 2:  # CUDA_ERROR_OUT_OF_MEMORY: torch may sit on blocks that it does not use
+        code = _runtime()("malloc", ctypes.byref(self._pointer), ctypes.c_size_t(self.nbytes))
+        if code == _runtime().out_of_memory:  # torch may sit on blocks that it does not use
             torch.cuda.empty_cache()
-            code = _driver().cuMemAlloc_v2(ctypes.byref(self._pointer), ctypes.c_size_t(self.nbytes))
-        _check(code, f"cuMemAlloc of {self.nbytes} bytes")
+            code = _runtime()("malloc", ctypes.byref(self._pointer), ctypes.c_size_t(self.nbytes))
+        _check(code, f"allocation of {self.nbytes} bytes")
         self.bytes = _tensor_at(self._pointer.value, self.nbytes, device)
 
     def export(self) -> tuple[dict[str, Any], list[int]]:
         """What `Attached` needs: a JSON part and descriptors."""
         handle = _IpcHandle()
-        _check(_driver().cuIpcGetMemHandle(ctypes.byref(handle), self._pointer), "cuIpcGetMemHandle")
+        _check(_runtime()("export", ctypes.byref(handle), self._pointer), "export of a block")
         return {"kind": "cuda", "nbytes": self.nbytes, "handle": bytes(handle).hex()}, []
 
     def close(self) -> None:
         if self._pointer.value:
             torch.cuda.synchronize(self.bytes.device)
             self.bytes = None
-            _check(_driver().cuMemFree_v2(self._pointer), "cuMemFree")
+            _check(_runtime()("free", self._pointer), "freeing a block")
             self._pointer.value = 0
 
 
@@ -121,7 +152,7 @@ class Attached:
         torch.cuda.current_stream(device)
         handle = _IpcHandle.from_buffer_copy(bytes.fromhex(spec["handle"]))
         self._pointer = ctypes.c_uint64()
-        _check(_driver().cuIpcOpenMemHandle_v2(ctypes.byref(self._pointer), handle, 1), "cuIpcOpenMemHandle")
+        _check(_runtime()("open", ctypes.byref(self._pointer), handle, 1), "opening a block")
         self.bytes = _tensor_at(self._pointer.value, spec["nbytes"], device)
 
     def close(self) -> None:
@@ -129,4 +160,4 @@ class Attached:
         self.bytes = None
         if self._pointer is not None:
             torch.cuda.synchronize()
-            _check(_driver().cuIpcCloseMemHandle(self._pointer), "cuIpcCloseMemHandle")
+            _check(_runtime()("close", self._pointer), "closing a block")

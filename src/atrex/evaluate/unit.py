@@ -8,17 +8,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from atrex.errors import UserError
 from atrex.evaluate.adoption import adoption, shortcut
+from atrex.evaluate.answers import Artifacts, Forwarded, Loaded, read
 from atrex.evaluate.bindings import Bindings
 from atrex.evaluate.candidates import Candidate, static_fault
 from atrex.evaluate.correctness import Case, Tally, cases, check_answer, expected
 from atrex.evaluate.failures import UnitError, UnitFailure, raised
 from atrex.evaluate.performance import Samples, Timing, summarize
 from atrex.evaluate.setup import Setup
+from atrex.evaluate.shared_memory import CudaDriverError
 from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout
 from atrex.hardware.chip import Chip
 from atrex.problems.model import Problem, Shape
-from atrex.roofline.bound import roofline
+from atrex.roofline.bound import published_roofline, roofline
 from atrex.scoring.records import (
     Artifact,
     Compile,
@@ -90,6 +95,10 @@ class UnitJudge:
                 self._measure_again()
         except (UnitFailure, UnitError) as end:
             verdict = end.verdict()
+        except UserError as fault:  # of the folder: candidates are refused before, or fail
+            verdict = UnitError("folder", str(fault)).verdict()
+        except (CudaDriverError, torch.OutOfMemoryError) as error:
+            verdict = UnitError("unstable", f"the judge found no room on the device: {error}").verdict()
         return self._record(verdict, time.monotonic() - started)
 
     # -- gates -----------------------------------------------------------------------------------------------------
@@ -105,7 +114,10 @@ class UnitJudge:
     def _worker(self):
         """A fresh worker for the candidate; however it ends, its end becomes a failure of the current stage."""
         with self._phase("spawn"):
-            worker = self.setup.spawn()
+            try:
+                worker = self.setup.spawn()
+            except (WorkerDied, WorkerTimeout) as error:
+                raise UnitError("unstable", f"no worker could be started: it {error or 'did not answer'}") from None
         bindings = Bindings(worker, self.setup.device)
         try:
             yield worker, bindings
@@ -150,10 +162,11 @@ class UnitJudge:
             raise UnitFailure(Stage.COMPILE, "not_a_module", str(answer["not_a_module"]))
         if "raised" in answer:
             raise UnitFailure(Stage.COMPILE, "exception", raised(answer))
-        self.confinement = answer["held"]
-        self.setup.collector_fault = answer["collector_fault"]
+        loaded = read(Loaded, answer, "import")
+        self.confinement = loaded.held
+        self.setup.collector_fault = loaded.collector_fault
         self.setup.prefork()
-        return float(answer["import_seconds"])
+        return loaded.import_seconds
 
     def _compile_and_correct(self, worker: Worker, bindings: Bindings) -> None:
         setup, unit = self.setup, self.unit
@@ -186,9 +199,8 @@ class UnitJudge:
 
     def _artifacts(self, worker: Worker) -> tuple[list[Artifact], list[str]]:
         found = worker.ask({"op": "artifacts"}, self.setup.budgets.execution + _ANSWER_SLACK)
-        if "raised" in found:
-            raise UnitFailure(Stage.RUNTIME, "integrity", f"the worker cannot list its artifacts: {raised(found)}")
-        return [Artifact(**a) for a in found["artifacts"]], found["missing"]
+        listed = read(Artifacts, found, "list of artifacts")
+        return listed.artifacts, listed.missing
 
     def _gate_compile(self, worker: Worker, answer: dict[str, Any], seconds: float) -> None:
         """The compile gate on a device is the first real forward: each DSL kernel it launched has an artifact."""
@@ -203,7 +215,7 @@ class UnitJudge:
 
     def _check(self, case: Case, answer: dict[str, Any], bindings: Bindings) -> None:
         try:
-            check_answer(answer, case, bindings, self.unit.problem)
+            check_answer(read(Forwarded, answer, case.name), case, bindings, self.unit.problem)
         except UnitFailure:
             self.tally.fail(case.name)
             raise
@@ -289,6 +301,7 @@ class UnitJudge:
         floor = self.setup.baseline.floor_us
         calibrated = self._bound(self.setup.calibrated).us if self.setup.calibrated else None
         s = bound.us / median_us if median_us and scored else None
+        published = self._published_us()
         return RooflineScore(
             roofline_us=bound.us,
             bound=bound.bound,
@@ -297,8 +310,18 @@ class UnitJudge:
             attainable_S=max(bound.us, floor) / median_us if s is not None else None,
             calibrated_us=calibrated,
             calibrated_S=calibrated / median_us if calibrated and s is not None else None,
+            published_us=published,
+            published_S=published / median_us if published and s is not None else None,
             uncertainty=self.chip.uncertainty,
         )
+
+    def _published_us(self) -> float | None:
+        """The paper's own ceiling on this chip, for published shapes."""
+        problem, shape = self.unit.problem, self.unit.shape
+        work = problem.published_work(shape)
+        if work is None or problem.metadata.dtype is None or self.setup.device.type == "cpu":
+            return None
+        return published_roofline(*work, problem.metadata.dtype, self.chip)
 
     def _record(self, verdict: Verdict, seconds: float) -> UnitRecord:
         unit, setup = self.unit, self.setup

@@ -59,6 +59,23 @@ class Problem:
             raise UserError(f"{self.folder.name}: no work.py, and roofline.json has no shape {shape.id!r}")
         return self.declared_work[shape.id]
 
+    def published_work(self, shape: Shape) -> tuple[int, int] | None:
+        """(FLOPs, bytes) as the published release counts them for a published shape, None for any other.
+
+        They are our totals except where work.py has a function `published(init_kwargs, input_kwargs)`, which gives
+        (FLOPs, bytes read, bytes written) of a release that counts something else.
+        """
+        meta = self.metadata.shapes.get(shape.id)
+        if meta is None or meta.origin != "published":
+            return None
+        path = self.folder / "work.py"
+        other = getattr(load_module(path), "published", None) if path.exists() else None
+        if other is None:
+            work = self.work(shape)
+            return work.total_flops, work.total_bytes
+        flops, read, written = _call(path, other, shape.id, shape.init_kwargs, shape.input_kwargs)
+        return flops, read + written
+
     def reference(self, shape: Shape, fp8: Fp8Encoding = "e4m3fn") -> torch.nn.Module:
         """`Model(**init_kwargs)` of reference.py, in evaluation mode, on the CPU until it is moved.
 
