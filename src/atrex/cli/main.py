@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import atrex
-from atrex.cli import doctor, hardware, repro, score, suite
+from atrex.cli import doctor, hardware, repro, score, suite, suite_make
 from atrex.cli import eval as evaluation
 from atrex.errors import UserError
 
@@ -18,6 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Is this GPU kernel production-ready?",
 )
+suite.app.command("new")(suite_make.new)
+suite.app.command("release")(suite_make.release)
 app.add_typer(suite.app, name="suite", help="The problems: list, show, validate.")
 app.add_typer(hardware.app, name="hardware", help="Chips and their ceilings: list, show, detect, calibrate.")
 app.command("eval")(evaluation.evaluate)

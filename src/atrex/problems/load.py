@@ -14,6 +14,7 @@ from atrex.errors import UserError
 from atrex.problems.foreign import foreign_metadata, foreign_work, is_foreign
 from atrex.problems.metadata import Metadata
 from atrex.problems.model import Problem, Shape, Suite
+from atrex.problems.release import edited
 from atrex.roofline.work import ENGINES, Work
 from atrex.scoring.weights import normalize
 
@@ -66,7 +67,10 @@ def load_suite(path: str | Path | None = None) -> Suite:
         raise UserError(f"{folder}: no problem folder in it: expected folders that hold {', '.join(_REQUIRED)}")
     about = read_json(folder / "suite.json") if (folder / "suite.json").exists() else {}
     weights = _weights(folder / "weights.json") if (folder / "weights.json").exists() else {}
-    return Suite(folder, str(about.get("version", "unversioned")), {p.operator: p for p in found}, weights)
+    version = str(about.get("version", "unversioned"))
+    if edited(folder, version):
+        version += "+edited"  # whatever is run from here on is not that release
+    return Suite(folder, version, {p.operator: p for p in found}, weights)
 
 
 def suite_hash(path: str | Path | None = None) -> str:
