@@ -14,14 +14,17 @@ import torch
 from atrex.errors import UserError
 from atrex.problems.compare_float import float_ratio, published_ratio
 from atrex.problems.compare_fp8 import fp8_ratio, scale_ratio
+from atrex.problems.compare_moe import live_entries, prefix_ratio, sorted_slots_ratio
 from atrex.problems.compare_topk import ids_ratio, weights_ratio
 from atrex.problems.dtypes import Fp8Encoding, short_name
 from atrex.problems.metadata import (
     Compare,
     FloatCompare,
     Fp8Compare,
+    PrefixCompare,
     PublishedCompare,
     ScaleCompare,
+    SortedSlotsCompare,
     TopkIdsCompare,
     TopkWeightsCompare,
 )
@@ -49,9 +52,7 @@ class Comparison:
     detail: str | None = None
 
 
-def oracle(
-    problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor], fp8: Fp8Encoding = "e4m3fn"
-) -> Tensors:
+def oracle(problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor], fp8: Fp8Encoding = "e4m3fn") -> Tensors:
     """The reference on inputs whose floating operands are widened to float64: what the outputs should be.
 
     Folders made by others are judged against the reference as it stands, which may not take float64; operators whose
@@ -165,6 +166,11 @@ def _ratio(
         return fp8_ratio(values, outputs[rule.scale], outputs[name].to(declared[name].dtype), rule)
     if isinstance(rule, PublishedCompare):
         return published_ratio(declared[name], outputs[name], rule)
+    if isinstance(rule, (SortedSlotsCompare, PrefixCompare)):
+        live = live_entries(rule, shape.init_kwargs, oracle)
+        if isinstance(rule, PrefixCompare):
+            return prefix_ratio(oracle[name], outputs[name], live)
+        return sorted_slots_ratio(oracle[name], inputs[rule.keys], outputs[name], live)
     if isinstance(rule, (TopkIdsCompare, TopkWeightsCompare)):
         scores = _scores(problem, shape, inputs)
         if isinstance(rule, TopkIdsCompare):

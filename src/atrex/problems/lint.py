@@ -9,6 +9,7 @@ import torch
 
 from atrex.errors import UserError
 from atrex.problems.compare import Comparison, compare, compare_output, declared, oracle
+from atrex.problems.compare_moe import live_entries
 from atrex.problems.dtypes import short_name, torch_dtype
 from atrex.problems.generate import roofline_entry
 from atrex.problems.load import read_json
@@ -140,7 +141,8 @@ def _shape(problem: Problem, shape: Shape, device: str, seed: int) -> Iterator[_
     yield "an honest kernel passes", result.passed, _told(result)
     del honest
     for name, tensor in base.items():
-        for kind, make in wrong_outputs(inputs, tensor):
+        live = live_entries(problem.metadata.compare.get(name), shape.init_kwargs, expected)
+        for kind, make in wrong_outputs(inputs, tensor, live):
             result = compare_output(problem, shape, name, *case, {**base, name: make()})
             yield f"{name}: {kind} fails", not result.passed, _told(result)
     for name, tensor in inputs.items():
@@ -165,7 +167,8 @@ def _contract(problem: Problem, shape: Shape, inputs: Tensors, outputs: Tensors)
                 yield f"{name} is {dtype_of(shape, name)}", right, short_name(tensor.dtype)
                 yield f"{name} is contiguous", tensor.is_contiguous(), ""
     work = problem.work(shape)
-    held, made = (sum(t.nbytes for t in tensors.values()) for tensors in (inputs, outputs))
+    held = sum(t.nbytes for t in inputs.values())
+    made = sum(_meant_bytes(problem, shape, name, outputs) for name in outputs)
     yield "Q reads no more than the inputs hold", work.bytes_read <= held, f"{work.bytes_read} of {held} bytes"
     detail = f"{work.bytes_written} of {made} bytes"
     if problem.metadata.mutates:
@@ -174,6 +177,12 @@ def _contract(problem: Problem, shape: Shape, inputs: Tensors, outputs: Tensors)
         yield "Q writes the new outputs, and no more than there is", made_new <= work.bytes_written <= made, detail
     else:
         yield "Q writes what the outputs hold", work.bytes_written == made, detail
+
+
+def _meant_bytes(problem: Problem, shape: Shape, name: str, outputs: Tensors) -> int:
+    """Bytes of an output without those entries that mean nothing."""
+    live = live_entries(problem.metadata.compare.get(name), shape.init_kwargs, outputs)
+    return outputs[name].nbytes if live is None else live * outputs[name].element_size()
 
 
 def _corners(problem: Problem, shape: Shape, device: str, seed: int) -> Iterator[_Found]:

@@ -87,6 +87,25 @@ class ScaleCompare(_Strict):
     rtol: float = Field(1e-6, ge=0)
 
 
+class SortedSlotsCompare(_Strict):
+    """Slots of the input `keys` (an expert each) grouped by ascending expert, padding at the end of a group.
+
+    Order inside a group is free. Entries past the output `count`, where one is named, are not looked at.
+    """
+
+    kind: Literal["sorted_slots"]
+    keys: str
+    count: str | None = None
+
+
+class PrefixCompare(_Strict):
+    """The first n integers equal, the others not looked at: n is the output `count` over init_kwargs[`per`]."""
+
+    kind: Literal["prefix"]
+    count: str
+    per: str | None = None
+
+
 class PublishedCompare(_Strict):
     """The published rule, |o - b| <= atol + rtol * |b| against the reference itself: for folders made by others."""
 
@@ -102,6 +121,8 @@ Compare = Annotated[
     | TopkWeightsCompare
     | Fp8Compare
     | ScaleCompare
+    | SortedSlotsCompare
+    | PrefixCompare
     | PublishedCompare,
     Field(discriminator="kind"),
 ]
@@ -154,6 +175,12 @@ class Metadata(_Strict):
             for name in getattr(self, field):
                 if self.inputs and name not in self.inputs:
                     raise ValueError(f"{field}: {name!r} is not an input")
+        for name, rule in self.compare.items():
+            count, keys = getattr(rule, "count", None), getattr(rule, "keys", None)
+            if isinstance(count, str) and count not in self.outputs:
+                raise ValueError(f"compare.{name}: {count!r} is not an output")
+            if isinstance(keys, str) and keys not in self.inputs:
+                raise ValueError(f"compare.{name}: {keys!r} is not an input")
         if self.outputs and set(self.compare) != set(self.outputs):
             raise ValueError("compare: expected one entry for each output")
         for name, rule in self.compare.items():

@@ -11,17 +11,21 @@ from atrex.problems.worst import rows_of
 
 
 def wrong_outputs(
-    inputs: Mapping[str, torch.Tensor], output: torch.Tensor
+    inputs: Mapping[str, torch.Tensor], output: torch.Tensor, live: int | None = None
 ) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
-    """Name and maker of each wrong version of one output: zero, its mean, copies of inputs, a dropped last tile."""
+    """Name and maker of each wrong version of one output: zero, its mean, copies of inputs, a dropped last tile.
+
+    Of a one-dimensional output of which only the first `live` entries mean anything, the tile is their last.
+    """
     yield "zero", lambda: torch.zeros_like(output)
-    yield "constant", lambda: torch.full_like(output, _mean(output))
+    if output.numel() > 1:  # a single element is its own mean
+        yield "constant", lambda: torch.full_like(output, _mean(output))
     for name, tensor in inputs.items():
         cut = _cut(tensor, output)
         if cut is not None:
             yield f"copy of input {name}", lambda cut=cut: cut.to(output.dtype).contiguous()
-    yield "dropped last rows", lambda: _dropped(output, rows=True)
-    yield "dropped last columns", lambda: _dropped(output, rows=False)
+    yield "dropped last rows", lambda: _dropped(output, live, rows=True)
+    yield "dropped last columns", lambda: _dropped(output, live, rows=False)
 
 
 def honest_output(output: torch.Tensor, rule: Compare | None) -> torch.Tensor:
@@ -80,9 +84,9 @@ def _cut(tensor: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
     return tensor.reshape(output.shape) if tensor.numel() == output.numel() else None
 
 
-def _dropped(output: torch.Tensor, rows: bool) -> torch.Tensor:
+def _dropped(output: torch.Tensor, live: int | None, rows: bool) -> torch.Tensor:
     made = output.clone()
-    table = rows_of(made)
+    table = rows_of(made if live is None else made[:live])
     lost = -1 if not output.is_floating_point() and output.dtype != torch.bool else 0
     along = table.shape[0 if rows else 1]
     start = along - max(1, along // 8)
