@@ -17,6 +17,12 @@ def _unread_pages(kwargs: Mapping[str, Any]) -> Delta:
     return 0, -16 * 2 * 2 * page, 0
 
 
+def _convolution_state(kwargs: Mapping[str, Any]) -> Delta:
+    """Production writes the new state; the published output and its Q leave it out."""
+    return 0, 0, 2 * kwargs["dim"] * (kwargs["width"] - 1)
+
+
 DEVIATIONS: dict[str, Callable[[Mapping[str, Any]], Delta]] = {
+    "causal_conv1d": _convolution_state,
     "paged_attention_decode": _unread_pages,
 }

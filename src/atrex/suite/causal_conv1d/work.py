@@ -1,0 +1,18 @@
+"""Semantic work of causal_conv1d: per output, two operations a tap and four for bias and SiLU.
+
+Writes count the state, which production updates in place; the published figure leaves it out, and with it the only
+result that the next call of a sequence needs. A depthwise filter of four taps is no matrix product: as a banded one it
+would be mostly zeros.
+"""
+
+from atrex.roofline.work import Work
+
+
+def work(init_kwargs: dict, input_kwargs: dict) -> Work:
+    tokens, channels, width = (input_kwargs[name] for name in ("token_count", "dim", "width"))
+    state = 2 * channels * (width - 1)
+    return Work(
+        flops={"vector": {"fp32": tokens * channels * (2 * width + 4)}},
+        bytes_read=2 * tokens * channels + 2 * channels * width + 2 * channels + state,
+        bytes_written=2 * tokens * channels + state,
+    )

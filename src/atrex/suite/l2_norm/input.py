@@ -1,0 +1,36 @@
+"""Inputs of l2_norm: rows of different length and distribution, so that no constant factor normalises them."""
+
+from collections.abc import Callable
+
+import torch
+
+from atrex.suite.draw import mixed_rows
+
+Inputs = dict[str, torch.Tensor]
+
+
+def make_inputs(num_tokens: int, hidden_size: int) -> Inputs:
+    """x [num_tokens, hidden_size] bf16."""
+    return {"x": mixed_rows(num_tokens, hidden_size, torch.bfloat16)}
+
+
+def corner_cases(num_tokens: int, hidden_size: int) -> dict[str, Callable[[], Inputs]]:
+    """One token, a ragged tail, rows so small that eps matters (one all zero), rows whose squares overflow float16."""
+
+    def scaled(tokens: int, factor: float) -> Inputs:
+        inputs = make_inputs(tokens, hidden_size)
+        inputs["x"].mul_(factor)
+        return inputs
+
+    def small_rows() -> Inputs:
+        # The squares of a row sum to about eps, whatever the width.
+        inputs = scaled(16, (1e-6 / hidden_size) ** 0.5)
+        inputs["x"][5] = 0
+        return inputs
+
+    return {
+        "one_token": lambda: make_inputs(1, hidden_size),
+        "ragged_tail": lambda: make_inputs(37, hidden_size),
+        "small_rows": small_rows,
+        "large_rows": lambda: scaled(16, 2.0**40),
+    }
