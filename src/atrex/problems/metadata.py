@@ -14,9 +14,13 @@ class _Strict(BaseModel):
 
 
 class Operand(_Strict):
-    """One tensor. `dtype` is a short name, or alternatives "bf16/fp16" from which `input_kwargs["dtype"]` chooses."""
+    """One tensor. `dtype` is a short name, or alternatives "bf16/fp16" from which `input_kwargs["dtype"]` chooses.
+
+    An `optional` input is there in some shapes only; `forward` takes it last, with a default of None.
+    """
 
     dtype: str
+    optional: bool = False
 
     @field_validator("dtype")
     @classmethod
@@ -43,7 +47,7 @@ class FloatCompare(_Strict):
 
 
 class ExactCompare(_Strict):
-    """Every element equal: integers and booleans."""
+    """Every element equal: integers, booleans, and values that are moved as they are."""
 
     kind: Literal["exact"]
 
@@ -143,13 +147,18 @@ class Production(_Strict):
 
 
 class ShapeMeta(_Strict):
-    """Provenance of one shape; `production` is the deployed kernel's time by chip id."""
+    """Provenance of one shape; `production` is the deployed kernel's time by chip id.
+
+    `trivial` says why drawn inputs of this shape cannot tell every wrong output from the right one. What passes there
+    must then fail in a corner case, which every unit runs beside its seeds.
+    """
 
     origin: Literal["published", "inferred", "atrex"]
     published_id: str | None = None
     description: str | None = None
     call_count: int | None = None
     production: dict[str, Production] = Field(default_factory=dict)
+    trivial: str | None = None
 
 
 class Metadata(_Strict):
@@ -164,7 +173,7 @@ class Metadata(_Strict):
     constant: tuple[str, ...] = ()
     compare: dict[str, Compare] = Field(default_factory=dict)
     oracle: Literal["float64", "declared"] = "float64"
-    """"declared": no run of the reference in float64, because the comparison redoes in float64, chunk by chunk, what
+    """With "declared" the reference is not run in float64: the comparison redoes in float64, chunk by chunk, what
     matters. For operators whose largest shapes do not fit a device in float64."""
     provenance: Provenance = Provenance()
     shapes: dict[str, ShapeMeta] = Field(default_factory=dict)
