@@ -22,7 +22,29 @@ def _convolution_state(kwargs: Mapping[str, Any]) -> Delta:
     return 0, 0, 2 * kwargs["dim"] * (kwargs["width"] - 1)
 
 
+def _whole_caches(kwargs: Mapping[str, Any]) -> Delta:
+    """The published Q reads and writes both caches whole; ours the rows written, of which one in 16 is padding."""
+    tokens, heads, size = kwargs["shape"]
+    row, cached = 2 * 2 * heads * size, -(-tokens // kwargs["block_size"]) * kwargs["block_size"]
+    written = tokens - tokens // 16
+    return 0, row * (written - tokens - cached), row * (written - cached)
+
+
+def _unused_axes(kwargs: Mapping[str, Any]) -> Delta:
+    """The published Q reads the cosine and sine of all three axes, of which each frequency uses one."""
+    return 0, -2 * 2 * 4 * kwargs["token_count"] * (kwargs["rotary_dim"] // 2), 0
+
+
+def _scaled_operands(kwargs: Mapping[str, Any]) -> Delta:
+    """The published W scales queries and keys apart for every head; the scale is free inside the exponential."""
+    width = kwargs["kv_lora_rank"] + kwargs["qk_rope_head_dim"]
+    return -kwargs["batch_size"] * kwargs["nhead"] * (1 + kwargs["ctx_len"]) * width, 0, 0
+
+
 DEVIATIONS: dict[str, Callable[[Mapping[str, Any]], Delta]] = {
     "causal_conv1d": _convolution_state,
+    "mla_decode_attention": _scaled_operands,
+    "mrope": _unused_axes,
     "paged_attention_decode": _unread_pages,
+    "reshape_and_cache": _whole_caches,
 }

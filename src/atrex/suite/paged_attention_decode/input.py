@@ -4,20 +4,13 @@ from collections.abc import Callable
 
 import torch
 
+from atrex.suite.lengths import ragged
+
 Inputs = dict[str, torch.Tensor]
 
 SPARE_PAGES = 16  # pages of the cache that belong to no sequence
 PACK_BYTES = 16  # the key cache interleaves this many bytes of a head's vector per slot
 STALE = 4.0  # slots outside every sequence are this much larger, so that reading one shows
-
-
-def lengths(num_seqs: int, ctx_len: int) -> list[int]:
-    """Ragged lengths from 1 to 2 * ctx_len - 1 that sum to num_seqs * ctx_len; a single sequence has ctx_len."""
-    found = []
-    for pair in range(num_seqs // 2):
-        off = (1 + 37 * pair) % ctx_len
-        found += [ctx_len - off, ctx_len + off]
-    return found + [ctx_len] * (num_seqs % 2)
 
 
 def make_inputs(
@@ -36,7 +29,7 @@ def make_inputs(
     The seed permutes which sequence has which length and which pages; `exact` replaces the lengths.
     """
     floating = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
-    given = exact or lengths(num_seqs, ctx_len)
+    given = exact or ragged(num_seqs, ctx_len)
     per_sequence = [-(-length // block_size) for length in given]
     total, width = sum(per_sequence), max(per_sequence)
     pages = total + SPARE_PAGES
