@@ -94,6 +94,7 @@ def validate(
     device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
     run_all: Annotated[bool, typer.Option("--all", help="Run shapes of any size on the CPU too.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 1,
+    mutants: Annotated[bool, typer.Option("--mutants", help="Mutation testing: print the kill table.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check that problems are sound: wrong outputs fail, the reference and an honest kernel pass, files agree.
@@ -105,11 +106,18 @@ def validate(
     from atrex.problems.lint import CPU_BUDGET, UNLIMITED
     from atrex.problems.lint import validate as check
     from atrex.problems.load import load_suite
+    from atrex.problems.release import refuse_edits
 
     detect(device)  # refuses a device that is not here
     loaded = load_suite(folder)
+    refuse_edits(loaded)
     chosen = [loaded.problem(problem)] if problem else list(loaded.problems.values())
     budget = CPU_BUDGET if device == "cpu" and not run_all else UNLIMITED
+    if mutants:
+        from atrex.cli.suite_mutants import print_kill_tables
+
+        selected = [(each, select_shapes(each, shapes)) for each in chosen]
+        return print_kill_tables(selected, device, budget, seed, as_json)
 
     reports = []
     for each in chosen:

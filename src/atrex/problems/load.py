@@ -14,7 +14,7 @@ from atrex.errors import UserError
 from atrex.problems.foreign import foreign_metadata, foreign_work, is_foreign
 from atrex.problems.metadata import Metadata
 from atrex.problems.model import Problem, Shape, Suite
-from atrex.problems.release import edited
+from atrex.problems.release import EDITED, edited
 from atrex.roofline.work import ENGINES, Work
 from atrex.scoring.weights import normalize
 
@@ -69,7 +69,7 @@ def load_suite(path: str | Path | None = None) -> Suite:
     weights = _weights(folder / "weights.json") if (folder / "weights.json").exists() else {}
     version = str(about.get("version", "unversioned"))
     if edited(folder, version):
-        version += "+edited"  # whatever is run from here on is not that release
+        version += EDITED  # whatever is run from here on is not that release
     return Suite(folder, version, {p.operator: p for p in found}, weights)
 
 

@@ -7,11 +7,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atrex.errors import UserError
 
+if TYPE_CHECKING:
+    from atrex.problems.model import Suite
+
 RELEASES = "releases.json"
+EDITED = "+edited"
 _NOT_CONTENT = ("suite.json", RELEASES, "__init__.py")
 
 
@@ -47,6 +51,18 @@ def edited(folder: Path, version: str) -> list[str]:
     """Files that differ from what release `version` froze, missing and new ones too; [] if it is no release."""
     frozen = releases(folder).get(version)
     return [] if frozen is None else _differing(frozen["files"], content(folder))
+
+
+def refuse_edits(suite: Suite) -> None:
+    """Raise UserError when `suite` says that it is a release and is not what that release froze."""
+    if suite.version.endswith(EDITED):
+        version = suite.version.removesuffix(EDITED)
+        files = edited(suite.folder, version)
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        raise UserError(
+            f"{suite.folder.name}: release {version} is frozen and was edited: {', '.join(files[:3])}{more}; "
+            "undo the edit or release a new version"
+        )
 
 
 def release(folder: Path, version: str, note: str) -> dict[str, Any]:

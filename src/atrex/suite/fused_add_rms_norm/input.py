@@ -19,7 +19,8 @@ def make_inputs(token_count: int, hidden_size: int) -> Inputs:
 
 
 def corner_cases(token_count: int, hidden_size: int) -> dict[str, Callable[[], Inputs]]:
-    """One token, a ragged tail, an update that nearly cancels the residual, rows so small that eps matters."""
+    """One token, a ragged tail, an update that nearly cancels the residual, rows so small that eps matters, rows whose
+    squares overflow float16, rows whose first and last columns outweigh the rest."""
 
     def scaled(factor: float) -> Inputs:
         inputs = make_inputs(16, hidden_size)
@@ -32,10 +33,17 @@ def corner_cases(token_count: int, hidden_size: int) -> dict[str, Callable[[], I
         inputs["residual"] = -inputs["x"] * (1 + 2.0**-5 * torch.randn(16, hidden_size, dtype=torch.bfloat16))
         return inputs
 
+    def heavy_ends() -> Inputs:
+        inputs = make_inputs(16, hidden_size)
+        inputs["x"][0::2, -1] = 3 * hidden_size**0.5
+        inputs["x"][1::2, 0] = -3 * hidden_size**0.5
+        return inputs
+
     return {
         "one_token": lambda: make_inputs(1, hidden_size),
         "ragged_tail": lambda: make_inputs(37, hidden_size),
         "cancelling": cancelling,
         "small_rows": lambda: scaled(2.0**-10),
         "large_rows": lambda: scaled(2.0**40),
+        "heavy_ends": heavy_ends,
     }

@@ -1,0 +1,85 @@
+"""Mutation testing: wrong kernels die, right ones live, and a hole in the inputs is seen as a survivor."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from atrex.errors import UserError
+from atrex.problems.lint import CPU_BUDGET
+from atrex.problems.load import SHIPPED, load_problem
+from atrex.problems.mutants import kill_table
+from atrex.problems.skeleton import new_problem
+
+SMALL = {
+    "rms_norm": "46",
+    "silu_and_mul": "0",
+    "moe_topk_gating_softmax": "0",
+    "paged_attention_decode": "3",
+}
+
+
+@pytest.mark.parametrize("operator", SMALL)
+def test_every_wrong_kernel_dies_and_every_right_one_lives(operator):
+    problem = load_problem(SHIPPED / operator)
+    table = kill_table(problem, [problem.shapes[SMALL[operator]]], "cpu", CPU_BUDGET)
+    assert len([row for row in table.rows if row.wrong]) >= 8
+    assert len([row for row in table.rows if not row.wrong]) >= 3
+    assert not table.unsound, [(row.name, row.seen) for row in table.unsound]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return new_problem("scale", tmp_path)
+
+
+def table_of(folder, mutants=""):
+    if mutants:
+        (folder / "mutants.py").write_text(mutants)
+    problem = load_problem(folder)
+    return kill_table(problem, [problem.shapes["0"]], "cpu", CPU_BUDGET)
+
+
+def test_inputs_that_exercise_nothing_leave_a_survivor(folder):
+    path = folder / "input.py"
+    path.write_text(path.read_text().replace("1 + 0.5 * torch.randn(hidden_size)", "0 * torch.randn(hidden_size)"))
+    table = table_of(folder, 'WRONG = {"no weight": (" + weight.to(acc)", "")}')
+    assert "no weight" in [row.name for row in table.unsound]
+
+
+def test_an_explained_survivor_is_none_to_worry_about(folder):
+    text = 'WRONG = {"the same": ("2 * x.to(acc)", "x.to(acc) * 2")}\nSURVIVORS = {"the same": "it is the same"}'
+    (row,) = [row for row in table_of(folder, text).rows if row.name == "the same"]
+    assert row.sound and set(row.seen.values()) == {None}
+
+
+def test_a_right_kernel_that_fails_is_unsound(folder):
+    text = (
+        "import torch\n"
+        "class Off(torch.nn.Module):\n    def forward(self, x, weight):\n        return 2 * x\n"
+        'RIGHT = {"off": Off}'
+    )
+    assert [row.name for row in table_of(folder, text).unsound] == ["off"]
+
+
+def test_a_replacement_that_fits_nothing_is_refused(folder):
+    with pytest.raises(UserError, match="is not in reference.py"):
+        table_of(folder, 'WRONG = {"x": ("no such text", "")}')
+
+
+def test_every_shipped_mutant_still_fits_its_reference():
+    for path in SHIPPED.glob("*/mutants.py"):
+        problem = load_problem(path.parent)
+        from atrex.problems.mutants import _own
+
+        assert _own(problem).wrong
+
+
+def test_the_shipped_folder_is_left_alone(tmp_path):
+    copy = tmp_path / "rms_norm"
+    shutil.copytree(SHIPPED / "rms_norm", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    before = {p.name: p.read_bytes() for p in copy.iterdir() if p.is_file()}
+    problem = load_problem(copy)
+    kill_table(problem, [problem.shapes["15"]], "cpu", CPU_BUDGET)
+    assert {p.name: p.read_bytes() for p in copy.iterdir() if p.is_file()} == before
