@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 suite.app.command("new")(suite_make.new)
 suite.app.command("release")(suite_make.release)
+suite.app.command("export")(suite_make.export)
 app.add_typer(suite.app, name="suite", help="The problems: list, show, validate.")
 app.add_typer(hardware.app, name="hardware", help="Chips and their ceilings: list, show, detect, calibrate.")
 app.command("eval")(evaluation.evaluate)

@@ -36,3 +36,22 @@ def release(
     for kind, names in entry["changes"].items():
         if names:
             print(f"  {kind}: {', '.join(names[:12])}" + (f" and {len(names) - 12} more" if len(names) > 12 else ""))
+
+
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write the problem folders into.")],
+    layout: Annotated[str, typer.Option(help="Form of the folders: atrex-bench.")] = "atrex-bench",
+    problem: Annotated[str | None, typer.Option(help="Only this operator.")] = None,
+    suite: Annotated[Path | None, typer.Option(help="A suite folder; default: the shipped suite.")] = None,
+) -> None:
+    """Write five-file folders that the published evaluator can read, with our inputs and ceilings."""
+    from atrex.errors import UserError
+    from atrex.problems.export import LAYOUTS, export_problem
+    from atrex.problems.load import load_suite
+
+    if layout not in LAYOUTS:
+        raise UserError(f"--layout {layout}: expected {' or '.join(LAYOUTS)}")
+    loaded = load_suite(suite)
+    chosen = [loaded.problem(problem)] if problem else list(loaded.problems.values())
+    for each in chosen:
+        print(export_problem(each, directory, loaded.weights.get(each.operator)))
