@@ -190,12 +190,17 @@ def test_fused_quant_with_other_roundings_passes(operator, shape, rounded):
 
 
 @on_shapes("per_token_group_quant_fp8")
-def test_scales_that_are_all_zero_fail_though_they_passed_the_published_rule(operator, shape):
+def test_scales_that_are_all_zero_fail(operator, shape):
     case = Case(operator, shape)
-    zero = torch.zeros_like(case.declared["scales"])
-    assert not case.judge(scales=zero).passed
-    gaussian = declared(case.problem, shape, {"x": torch.randn(case.inputs["x"].shape, dtype=torch.bfloat16)})
-    assert published_check({"scales": gaussian["scales"]}, {"scales": zero})
+    assert not case.judge(scales=torch.zeros_like(case.declared["scales"])).passed
+
+
+def test_scales_that_are_all_zero_passed_on_published_inputs():
+    """A standard normal's largest of 128 is under 4.48, so that its scale is under the published atol of 1e-2."""
+    case = Case("per_token_group_quant_fp8", cut("per_token_group_quant_fp8")[0])
+    x = torch.randn(case.inputs["x"].shape, generator=torch.Generator().manual_seed(0)).bfloat16()
+    scales = declared(case.problem, case.shape, {"x": x})["scales"]
+    assert published_check({"scales": scales}, {"scales": torch.zeros_like(scales)})
 
 
 @on_shapes(*NAMES)
