@@ -10,6 +10,7 @@ Inputs = dict[str, torch.Tensor]
 
 SPARE_ROWS = 16  # rows after the last sequence
 STALE = 4.0  # which are this much larger, so that reading one shows
+LARGE_LOGIT = 120.0  # the exponential overflows float32 at 89
 
 
 def make_inputs(
@@ -27,9 +28,8 @@ def make_inputs(
     """
     given = exact or ragged(batch_size, ctx_len)
     tokens, size = sum(given), kv_lora_rank + qk_rope_head_dim
-    temperature = torch.empty(len(given), nhead, 1).uniform_(0.0, 2.0).exp2_()
+    temperature = torch.empty(len(given), nhead, 1).uniform_(-0.5, 0.5).exp2_()
     kv_cache = torch.randn(tokens + SPARE_ROWS, 1, size, dtype=torch.bfloat16)
-    kv_cache[:tokens].add_(0.3 * torch.randn(size, dtype=torch.bfloat16))
     kv_cache[tokens:].mul_(STALE)
     return {
         "q": (torch.randn(len(given), nhead, size) * temperature).to(torch.bfloat16),
@@ -41,16 +41,20 @@ def make_inputs(
 def corner_cases(
     batch_size: int, ctx_len: int, nhead: int, kv_lora_rank: int, qk_rope_head_dim: int
 ) -> dict[str, Callable[[], Inputs]]:
-    """Lengths of one token, around a block of 64, one long among short ones; logits that overflow an exponential."""
+    """Lengths of one token, around a block of 64, one long among short ones; logits whose exponential overflows."""
 
-    def drawn(exact: list[int], factor: float = 1.0) -> Inputs:
-        inputs = make_inputs(len(exact), ctx_len, nhead, kv_lora_rank, qk_rope_head_dim, exact)
-        inputs["q"].mul_(factor)
+    def drawn(exact: list[int]) -> Inputs:
+        return make_inputs(len(exact), ctx_len, nhead, kv_lora_rank, qk_rope_head_dim, exact)
+
+    def large_logits() -> Inputs:
+        inputs = drawn([37, 5])
+        for name in ("q", "kv_cache"):
+            inputs[name][..., -1] = (LARGE_LOGIT * inputs["q"].shape[-1] ** 0.5) ** 0.5
         return inputs
 
     return {
         "one_token": lambda: drawn([1, 1, 1]),
         "block_boundary": lambda: drawn([63, 64, 65]),
         "one_long": lambda: drawn([1, 513, 2]),
-        "large_logits": lambda: drawn([37, 5], 16.0),
+        "large_logits": large_logits,
     }

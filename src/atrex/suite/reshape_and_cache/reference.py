@@ -9,8 +9,8 @@ class Model(nn.Module):
 
     key, value [tokens, heads, d]; key_cache, value_cache [pages, page, heads, d]; slot_mapping [tokens] int64: the
     place of a token counted in tokens over the whole cache, distinct, or negative for padding, which is skipped.
-    key_cache and value_cache are updated in place by an implementation; this reference leaves its operands alone and
-    returns {"key_cache", "value_cache"} as they should be afterwards.
+    An implementation updates key_cache and value_cache in place and returns nothing; this reference leaves its operands
+    alone and returns {"key_cache", "value_cache"} as they should be afterwards.
     """
 
     def forward(

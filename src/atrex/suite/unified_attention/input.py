@@ -1,4 +1,7 @@
-"""Inputs of unified_attention: scattered pages, stale slots that must not be read, sequences in drawn order."""
+"""Inputs of unified_attention: scattered pages, stale slots that must not be read, sequences in drawn order.
+
+Values have no mean: one would stand above what single tokens add to a long context, and lost tokens would not show.
+"""
 
 from collections.abc import Callable
 
@@ -10,6 +13,7 @@ Inputs = dict[str, torch.Tensor]
 
 SPARE_PAGES = 16  # pages of the cache that belong to no sequence
 STALE = 4.0  # slots outside every sequence are this much larger, so that reading one shows
+LARGE_LOGIT = 120.0  # the exponential overflows float32 at 89
 
 
 def make_inputs(
@@ -45,12 +49,11 @@ def make_inputs(
     stale = stale[:, :, None, None]
 
     queries, cached = (int(new.sum()), num_query_heads), (pages, block_size, num_kv_heads, head_size)
-    temperature = torch.empty(*queries, 1).uniform_(0.0, 2.0).exp2_().to(torch.bfloat16)
-    mean = 0.3 * torch.randn(num_kv_heads, head_size, dtype=torch.bfloat16)
+    temperature = torch.empty(*queries, 1).uniform_(-0.5, 0.5).exp2_().to(torch.bfloat16)
     return {
         "q": torch.randn(*queries, head_size, dtype=torch.bfloat16).mul_(temperature),
         "k_cache": torch.randn(cached, dtype=torch.bfloat16).mul_(stale),
-        "v_cache": torch.randn(cached, dtype=torch.bfloat16).add_(mean).mul_(stale),
+        "v_cache": torch.randn(cached, dtype=torch.bfloat16).mul_(stale),
         "cu_seqlens_q": torch.cat([new.new_zeros(1), new.cumsum(0)]).to(torch.int32),
         "seqused_k": used.to(torch.int32),
         "block_table": block_table.to(torch.int32),
@@ -66,12 +69,15 @@ def corner_cases(
     block_size: int,
     context_lens: Lengths | None = None,
 ) -> dict[str, Callable[[], Inputs]]:
-    """One token; ragged prompts; decoding; all kinds in one batch; whole pages; logits that overflow an exponential."""
+    """One token; ragged prompts; decoding; all kinds in one batch; whole pages; logits whose exponential overflows."""
 
-    def drawn(new: list[int], old: list[int], factor: float = 1.0) -> Inputs:
-        heads = (num_query_heads, num_kv_heads, head_size)
-        inputs = make_inputs(len(new), new, *heads, block_size, old)
-        inputs["q"].mul_(factor)
+    def drawn(new: list[int], old: list[int]) -> Inputs:
+        return make_inputs(len(new), new, num_query_heads, num_kv_heads, head_size, block_size, old)
+
+    def large_logits() -> Inputs:
+        inputs = drawn([5, 37], [40, 0])
+        for name in ("q", "k_cache"):
+            inputs[name][..., -1] = (LARGE_LOGIT * head_size**0.5) ** 0.5
         return inputs
 
     page = block_size
@@ -81,5 +87,5 @@ def corner_cases(
         "decoding": lambda: drawn([1, 1, 1, 1], [0, page - 1, page, 16 * page + 5]),
         "mixed": lambda: drawn([1, 21, 1, page], [70, 0, 3, 2 * page + 3]),
         "whole_pages": lambda: drawn([page, 2 * page], [page, 0]),
-        "large_logits": lambda: drawn([5, 37], [40, 0], 16.0),
+        "large_logits": large_logits,
     }
