@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import atrex
-from atrex.cli import doctor, hardware, repro, score, suite, suite_make
+from atrex.cli import doctor, hardware, repro, score, suite, suite_make, suite_stats
 from atrex.cli import eval as evaluation
 from atrex.errors import UserError
 
@@ -18,6 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Is this GPU kernel production-ready?",
 )
+suite.app.command("weights")(suite_stats.weights)
+suite.app.command("stats")(suite_stats.stats)
 suite.app.command("new")(suite_make.new)
 suite.app.command("release")(suite_make.release)
 suite.app.command("export")(suite_make.export)

@@ -22,10 +22,17 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 
 
 @app.command("list")
-def list_problems(suite: SuiteOption = None, as_json: JsonOption = False) -> None:
+def list_problems(
+    sort: Annotated[str, typer.Option(help="Order: name, or weight (heaviest first).")] = "name",
+    suite: SuiteOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Operators with their shapes and weights."""
+    from atrex.errors import UserError
     from atrex.problems.load import load_suite, suite_hash
 
+    if sort not in ("name", "weight"):
+        raise UserError(f"--sort {sort}: expected name or weight")
     loaded = load_suite(suite)
     rows = [
         {
@@ -38,11 +45,13 @@ def list_problems(suite: SuiteOption = None, as_json: JsonOption = False) -> Non
         }
         for name, problem in loaded.problems.items()
     ]
+    if sort == "weight":
+        rows.sort(key=lambda row: -(row["weight"] or 0))
     if as_json:
         print(json.dumps({"version": loaded.version, "hash": suite_hash(loaded.folder), "problems": rows}, indent=2))
         return
     covered = sum(row["weight"] or 0 for row in rows)
-    _print_table(
+    print_table(
         ["operator", "phase", "dtype", "shapes", "held out", "weight"],
         [[*list(row.values())[:-1], "-" if row["weight"] is None else f"{row['weight']:.2%}"] for row in rows],
     )
@@ -81,7 +90,7 @@ def show(
         + [_time(d["roofline_us"].get(chip)) for chip in ("H200", "MI308X")]
         for d in described
     ]
-    _print_table(["id", "shape", "FLOPs", "bytes", "H200 us", "MI308X us"], rows)
+    print_table(["id", "shape", "FLOPs", "bytes", "H200 us", "MI308X us"], rows)
 
 
 @app.command()
@@ -197,7 +206,8 @@ def _print_report(report: Report) -> None:
             print(f"    {shape_id}: {why}")
 
 
-def _print_table(headers: list[str], rows: list[list[Any]]) -> None:
+def print_table(headers: list[str], rows: list[list[Any]]) -> None:
+    """Print rows under headers, columns of numbers to the right."""
     from rich.console import Console
     from rich.table import Table
 
