@@ -17,6 +17,13 @@ def _unread_pages(kwargs: Mapping[str, Any]) -> Delta:
     return 0, -16 * 2 * 2 * page, 0
 
 
+def _untouched_states(kwargs: Mapping[str, Any]) -> Delta:
+    """The published Q reads and writes the whole pool of states; ours the rows that the sequences name."""
+    row = 4 * kwargs["num_v_heads"] * kwargs["key_dim"] * kwargs["value_dim"]
+    untouched = row * (kwargs["batch_size"] - kwargs["state_count"])
+    return 0, untouched, untouched
+
+
 def _convolution_state(kwargs: Mapping[str, Any]) -> Delta:
     """Production writes the new state; the published output and its Q leave it out."""
     return 0, 0, 2 * kwargs["dim"] * (kwargs["width"] - 1)
@@ -41,8 +48,15 @@ def _scaled_operands(kwargs: Mapping[str, Any]) -> Delta:
     return -kwargs["batch_size"] * kwargs["nhead"] * (1 + kwargs["ctx_len"]) * width, 0, 0
 
 
+def _bf16_output(kwargs: Mapping[str, Any]) -> Delta:
+    """The published output is fp8 and overflows to NaN; ours is bf16, as the production kernel's is."""
+    return 0, 0, kwargs["token_count"] * kwargs["hidden_size"]
+
+
 DEVIATIONS: dict[str, Callable[[Mapping[str, Any]], Delta]] = {
     "causal_conv1d": _convolution_state,
+    "fp8_blockscale_fused_moe": _bf16_output,
+    "gated_delta_rule_update": _untouched_states,
     "mla_decode_attention": _scaled_operands,
     "mrope": _unused_axes,
     "paged_attention_decode": _unread_pages,

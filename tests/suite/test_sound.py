@@ -14,8 +14,13 @@ SMALL = Budget(bytes=2**18, flops=4e9)
 CHEAP = {
     "attention_forward": Budget(bytes=7e5, flops=1e9),
     "block_scaled_mm": Budget(bytes=8e6, flops=3e9),
+    "chunk_delta_rule_output": Budget(bytes=2.7e6, flops=2e8),
+    "chunk_gated_delta_rule_state": Budget(bytes=5.4e6, flops=2e8),
+    "fp8_blockscale_fused_moe": Budget(bytes=7e6, flops=1e9),
     "fused_add_rms_norm": Budget(bytes=2.1e6, flops=1e9),
+    "fused_moe": Budget(bytes=4e6, flops=1e9),
     "fused_rmsnorm_quant": Budget(bytes=1.7e6, flops=1e9),
+    "gated_delta_rule_update": Budget(bytes=1.2e6, flops=1e9),
     "mla_decode_attention": Budget(bytes=4e5, flops=1e9),
     "moe_sum_reduce": Budget(bytes=2.4e6, flops=1e9),
     "unified_attention": Budget(bytes=1.1e6, flops=1e9),
