@@ -12,6 +12,7 @@ from atrex.evaluate.bindings import Bindings, Tensors
 from atrex.evaluate.failures import UnitError, UnitFailure
 from atrex.evaluate.seeds import Seeds
 from atrex.problems.compare import Comparison, compare, declared, oracle, published_check
+from atrex.problems.dtypes import Fp8Encoding
 from atrex.problems.model import Problem, Shape
 from atrex.scoring.records import Correctness, Stage, Where
 
@@ -26,10 +27,11 @@ class Case:
     declared: Tensors
 
 
-def expected(problem: Problem, shape: Shape, name: str, inputs: Tensors) -> Case:
+def expected(problem: Problem, shape: Shape, name: str, inputs: Tensors, fp8: Fp8Encoding) -> Case:
     """Run the reference both ways. Raises UnitError `folder` when it cannot."""
     try:
-        return Case(name, inputs, oracle(problem, shape, inputs), declared(problem, shape, inputs))
+        base = declared(problem, shape, inputs, fp8)
+        return Case(name, inputs, oracle(problem, shape, inputs, fp8), base)
     except Exception as error:  # noqa: BLE001 - whatever a folder's reference raises is the folder's fault
         raise UnitError(
             "folder", f"reference of {problem.operator} on {name}: {type(error).__name__}: {error}"
@@ -37,16 +39,14 @@ def expected(problem: Problem, shape: Shape, name: str, inputs: Tensors) -> Case
 
 
 def cases(
-    problem: Problem, shape: Shape, seeds: Seeds, count: int, device: torch.device, corners: bool = True
+    problem: Problem, shape: Shape, seeds: Seeds, count: int, device: torch.device, fp8: Fp8Encoding
 ) -> Iterator[tuple[str, Callable[[], Tensors]]]:
     """Names and makers of the inputs of every case: `count` seeds, then the corner cases."""
     unit = f"{problem.operator}/{shape.id}"
     for i in range(count):
-        yield f"seed{i}", lambda i=i: problem.make_inputs(shape, seeds.seed(unit, i), device)
-    if not corners:
-        return
+        yield f"seed{i}", lambda i=i: problem.make_inputs(shape, seeds.seed(unit, i), device, fp8)
     try:
-        found = problem.corner_cases(shape, seeds.seed(unit, "corner"), device)
+        found = problem.corner_cases(shape, seeds.seed(unit, "corner"), device, fp8)
     except Exception as error:  # noqa: BLE001
         raise UnitError("folder", f"corner_cases of {problem.operator}: {type(error).__name__}: {error}") from error
     yield from found.items()

@@ -19,6 +19,7 @@ from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.spawn import Worker
 from atrex.evaluate.timing.protocol import Protocol
 from atrex.problems.compare import compare
+from atrex.problems.dtypes import Fp8Encoding
 from atrex.problems.model import Problem, Shape
 from atrex.scoring.records import Performance, Stage
 
@@ -89,6 +90,7 @@ class Timing:
         protocol: Protocol,
         baseline: Baseline,
         device: torch.device,
+        fp8: Fp8Encoding,
         attempt: int = 0,
     ):
         self.worker, self.bindings, self.problem, self.shape = worker, bindings, problem, shape
@@ -98,8 +100,9 @@ class Timing:
         self.spin = device.type != "cpu"
         self.place = 0
         unit_seed = seeds.seed(problem.operator, shape.id, "timed", attempt)
-        inputs = problem.make_inputs(shape, unit_seed, device)
-        first = expected(problem, shape, "timed", inputs)
+        self.fp8 = fp8
+        inputs = problem.make_inputs(shape, unit_seed, device, fp8)
+        first = expected(problem, shape, "timed", inputs, fp8)
         self.refresher = Refresher(inputs, unit_seed)
         self._ask_bind(inputs, first)
 
@@ -170,7 +173,7 @@ class Timing:
         """Ask for the outputs of the call that has just returned, and compare them. Raises UnitFailure."""
         self.bindings.clear()
         self._ask(Answer, {"op": "show"})
-        case = expected(self.problem, self.shape, "timed call", self.refresher.inputs)
+        case = expected(self.problem, self.shape, "timed call", self.refresher.inputs, self.fp8)
         check_answer(self._last, case, self.bindings, self.problem, self.place)
         result = compare(
             self.problem, self.shape, case.inputs, case.oracle, case.declared, self.bindings.results(self.place)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from atrex.errors import UserError
 from atrex.evaluate.seeds import Seeds
+from atrex.hardware.chip import load_chip
 from atrex.problems.load import suite_hash
 from atrex.scoring.records import UnitRecord
 from atrex.scoring.runs import load_run
@@ -27,22 +28,23 @@ from atrex.problems.load import load_suite
 CANDIDATE = {path!r}
 DEVICE = {device!r}
 SUITE = {suite!r}
+FP8 = {fp8!r}
 OPERATOR, SHAPE, CASE, SEED = {operator!r}, {shape!r}, {case!r}, {seed!r}
 
 torch.set_grad_enabled(False)
 problem = load_suite(SUITE).problem(OPERATOR)
 shape = problem.shape(SHAPE)
 if CASE.startswith(("seed", "timed")):
-    inputs = problem.make_inputs(shape, SEED, DEVICE)
+    inputs = problem.make_inputs(shape, SEED, DEVICE, FP8)
 else:
-    inputs = problem.corner_cases(shape, SEED, DEVICE)[CASE]()
+    inputs = problem.corner_cases(shape, SEED, DEVICE, FP8)[CASE]()
 
 spec = importlib.util.spec_from_file_location("candidate", CANDIDATE)
 candidate = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(candidate)
 model = candidate.Model(**shape.init_kwargs).to(DEVICE).eval()
 
-expected, reference = oracle(problem, shape, inputs), declared(problem, shape, inputs)
+expected, reference = oracle(problem, shape, inputs, FP8), declared(problem, shape, inputs, FP8)
 outputs = model(*(t.clone() for t in inputs.values()))
 outputs = {{"out": outputs}} if isinstance(outputs, torch.Tensor) else dict(outputs)
 result = compare(problem, shape, inputs, expected, reference, outputs)
@@ -64,13 +66,14 @@ def write_repro(run: Path, unit: str, out: Path | None = None, candidate: str | 
         raise UserError(f"{run / 'run.json'}: suite_hash is not that of the suite here; the inputs would differ")
     case = record.correctness.where.case if record.correctness and record.correctness.where else "seed0"
     seeds = Seeds(bytes.fromhex(secret))
+    fp8 = "e4m3fn" if record.chip == "cpu" else load_chip(record.chip).fp8 or "e4m3fn"
     name = f"{record.operator}/{record.shape}"
     seed = seeds.seed(name, int(case.removeprefix("seed")) if case.startswith("seed") else "corner")
     text = _TEMPLATE.format(
         operator=record.operator, shape=record.shape, candidate=record.candidate, case=case,
         reason=record.verdict.reason or record.verdict.status.value, device=record.device, chip=record.chip,
         version=loaded.run.get("atrex"), suite_version=loaded.run.get("suite_version"),
-        path=str(Path(record.candidate).resolve()), suite=suite, seed=seed,
+        path=str(Path(record.candidate).resolve()), suite=suite, fp8=fp8, seed=seed,
     )  # fmt: skip
     path = out or Path(f"repro_{record.operator}_{record.shape}.py")
     try:

@@ -20,6 +20,7 @@ from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout, Zygote
 from atrex.evaluate.timing import protocol_for
 from atrex.evaluate.timing.protocol import Protocol
 from atrex.hardware.chip import Chip
+from atrex.problems.dtypes import Fp8Encoding
 
 _MEMORY_SHARE = 0.6
 
@@ -42,6 +43,11 @@ class Setup:
     collector_fault: str | None = None
     _next: Worker | None = None
     memory_limit: int = field(default_factory=lambda: int(psutil.virtual_memory().total * _MEMORY_SHARE))
+
+    @property
+    def fp8(self) -> Fp8Encoding:
+        """The chip's fp8 encoding; a chip without fp8 keeps its operands in NVIDIA's."""
+        return self.chip.fp8 or "e4m3fn"
 
     @property
     def scratch(self) -> Path:

@@ -172,9 +172,9 @@ class UnitJudge:
         setup, unit = self.setup, self.unit
         seconds = self._load(worker)
         sizes = set()
-        for name, make in cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device):
+        for name, make in cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device, setup.fp8):
             with self._phase("reference"):
-                case = expected(unit.problem, unit.shape, name, make())
+                case = expected(unit.problem, unit.shape, name, make(), setup.fp8)
                 bindings.synchronize()
             with self._phase("bind"):
                 mutates = unit.problem.metadata.mutates
@@ -228,7 +228,7 @@ class UnitJudge:
     def _timing(self, worker: Worker, bindings: Bindings, attempt: int) -> Timing:
         s, u = self.setup, self.unit
         return Timing(
-            worker, bindings, u.problem, u.shape, s.seeds, s.budgets, s.protocol, s.baseline, s.device, attempt
+            worker, bindings, u.problem, u.shape, s.seeds, s.budgets, s.protocol, s.baseline, s.device, s.fp8, attempt
         )
 
     def _time(self, worker: Worker, bindings: Bindings, attempt: int = 0) -> None:
