@@ -10,7 +10,8 @@ import torch
 from atrex.problems import load_problem
 from atrex.problems.compare import compare, declared, oracle
 from atrex.problems.load import SHIPPED
-from atrex.suite.routing import active_experts, draw_topk_ids, expert_counts
+from atrex.suite.experts import active_experts, expert_counts
+from atrex.suite.routing import draw_topk_ids
 
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden" / "operators.json"
 ALIGN = load_problem(SHIPPED / "moe_align_block_size")

@@ -5,7 +5,7 @@ published figure is that of one random draw. Capacity beyond the blocks in use c
 """
 
 from atrex.roofline.work import Work
-from atrex.suite.routing import expert_counts
+from atrex.suite.experts import expert_counts
 
 
 def work(init_kwargs: dict, input_kwargs: dict) -> Work:

@@ -1,0 +1,30 @@
+"""Semantic work of fp8_blockscale_fused_moe.
+
+A slot (a token at one of its experts) costs 6 H I operations in fp8 matrix products, 5 I for silu(gate) * up and 2 H to
+weigh and add it; applying the scales of the weights is counted once an element of those experts that get any slot
+(3 H I each). The output is bf16, 2 bytes an element; the published one is fp8, which overflows to NaN.
+"""
+
+from atrex.roofline.work import Work
+from atrex.suite.experts import active_experts
+
+BLOCK = 128
+
+
+def work(init_kwargs: dict, input_kwargs: dict) -> Work:
+    tokens, hidden, inner, experts, top_k = (
+        input_kwargs[name] for name in ("token_count", "hidden_size", "intermediate_size", "num_experts", "top_k")
+    )
+    slots, active = tokens * top_k, active_experts(tokens, experts, top_k)
+    scales = 3 * (hidden // BLOCK) * (inner // BLOCK)
+    return Work(
+        flops={
+            "matrix": {"fp8_e4m3": slots * 6 * hidden * inner},
+            "vector": {"fp32": slots * (5 * inner + 2 * hidden) + active * 3 * hidden * inner},
+        },
+        bytes_read=tokens * hidden
+        + 4 * tokens * (hidden // BLOCK)
+        + 8 * slots
+        + active * (3 * hidden * inner + 4 * scales),
+        bytes_written=2 * tokens * hidden,
+    )
