@@ -18,3 +18,12 @@ def work(init_kwargs: dict, input_kwargs: dict) -> Work:
         bytes_read=2 * sequences * heads * width + 2 * tokens * width + 4 * sequences,
         bytes_written=2 * sequences * heads * rank,
     )
+
+
+def published(init_kwargs: dict, input_kwargs: dict) -> tuple[int, int, int]:
+    """The release scales queries and keys apart, for every head."""
+    ours = work(init_kwargs, input_kwargs)
+    sequences, context, heads, rank, rotary = (
+        input_kwargs[name] for name in ("batch_size", "ctx_len", "nhead", "kv_lora_rank", "qk_rope_head_dim")
+    )
+    return ours.total_flops + sequences * heads * (1 + context) * (rank + rotary), ours.bytes_read, ours.bytes_written
