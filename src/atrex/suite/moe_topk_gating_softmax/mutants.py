@@ -9,7 +9,7 @@ WRONG = {
         _RETURN,
         'return {"topk_weights": torch.gather(gating_output, -1, ids),',
     ),
-    "ascending": (_RETURN, 'weights, ids = weights.flip(-1), ids.flip(-1)\n        ' + _RETURN),
+    "ascending": (_RETURN, "weights, ids = weights.flip(-1), ids.flip(-1)\n        " + _RETURN),
     "the k smallest": ("sorted=True)", "sorted=True, largest=False)"),
     "the first k experts": (
         _RETURN,
