@@ -17,7 +17,8 @@ def make_inputs(token_count: int, hidden_size: int) -> Inputs:
 def corner_cases(token_count: int, hidden_size: int) -> dict[str, Callable[[], Inputs]]:
     """One token, a ragged tail, tiny rows (one all zero, one under the floor), rows near bfloat16's largest, one spike.
 
-    `spike`: the largest of a row is negative and 2^16 times the rest, so that the rest lands among fp8's subnormals.
+    `spike`: the largest of a row is negative and 2^16 times the rest, so that the rest lands among fp8's subnormals; in
+    the first two rows it stands in the last and the first column.
     """
 
     def scaled(tokens: int, factor: float) -> Inputs:
@@ -31,7 +32,9 @@ def corner_cases(token_count: int, hidden_size: int) -> dict[str, Callable[[], I
 
     def spike() -> Inputs:
         x = torch.randn(16, hidden_size, dtype=torch.bfloat16).clamp_(-3, 3)
-        x[torch.arange(16), torch.randint(hidden_size, (16,))] = -(2.0**16)
+        place = torch.randint(hidden_size, (16,))
+        place[0], place[1] = hidden_size - 1, 0
+        x[torch.arange(16), place] = -(2.0**16)
         return {"x": x}
 
     return {

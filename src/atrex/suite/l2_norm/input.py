@@ -15,7 +15,8 @@ def make_inputs(num_tokens: int, hidden_size: int) -> Inputs:
 
 
 def corner_cases(num_tokens: int, hidden_size: int) -> dict[str, Callable[[], Inputs]]:
-    """One token, a ragged tail, rows so small that eps matters (one all zero), rows whose squares overflow float16."""
+    """One token, a ragged tail, rows so small that eps matters (one all zero), rows whose squares overflow float16,
+    rows whose first and last columns outweigh the rest."""
 
     def scaled(tokens: int, factor: float) -> Inputs:
         inputs = make_inputs(tokens, hidden_size)
@@ -28,9 +29,16 @@ def corner_cases(num_tokens: int, hidden_size: int) -> dict[str, Callable[[], In
         inputs["x"][5] = 0
         return inputs
 
+    def heavy_ends() -> Inputs:
+        inputs = make_inputs(16, hidden_size)
+        inputs["x"][0::2, -1] = 3 * hidden_size**0.5
+        inputs["x"][1::2, 0] = -3 * hidden_size**0.5
+        return inputs
+
     return {
         "one_token": lambda: make_inputs(1, hidden_size),
         "ragged_tail": lambda: make_inputs(37, hidden_size),
         "small_rows": small_rows,
         "large_rows": lambda: scaled(16, 2.0**40),
+        "heavy_ends": heavy_ends,
     }

@@ -3,13 +3,15 @@
 import torch
 
 WRONG = {
-    "table ignored": ("pages = block_tables.long()", "pages = torch.arange(block_tables.numel(), device=query.device)"
-                      ".view_as(block_tables) % k_cache.shape[0]"),
+    "table ignored": (
+        "pages = block_tables.long()",
+        "pages = torch.arange(block_tables.numel(), device=query.device).view_as(block_tables) % k_cache.shape[0]",
+    ),
     "table of the next sequence": ("pages = block_tables.long()", "pages = block_tables.long().roll(1, 0)"),
     "one token too few": ("< seq_lens[:, None]", "< (seq_lens - 1).clamp(min=1)[:, None]"),
     "one token too many": ("< seq_lens[:, None]", "<= seq_lens[:, None]"),
     "whole last page": ("< seq_lens[:, None]", "< ((seq_lens + page - 1) // page * page)[:, None]"),
-    "no mask": ("logits.masked_fill(~valid[:, None, None, :], float(\"-inf\"))", "logits"),
+    "no mask": ('logits.masked_fill(~valid[:, None, None, :], float("-inf"))', "logits"),
     "scale left out": ("* size**-0.5", "* 1.0"),
     "scale 10 % off": ("* size**-0.5", "* 1.1 * size**-0.5"),
     "values of the kv head before": ("values = v_cache[pages]", "values = v_cache.roll(1, 1)[pages]"),
