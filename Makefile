@@ -1,5 +1,6 @@
 # make demo                calibrate this CPU, judge the example candidates, print the score
 # make test                lint and tests, with the pinned Triton
+# make test-slow           the tests that take long on the CPU
 # make test-newest-triton  the tests of the DSLs and examples, with the newest Triton
 # make test-gpu            the tests that need a device (GPU_PYTHON=python3 takes an environment that is already there)
 # make clean               remove what these targets made; runs/ stays
@@ -11,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest-triton test-gpu clean
+.PHONY: help demo test test-slow test-newest-triton test-gpu clean
 
 ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
 VENV := $(ROOT)/.venv
@@ -73,7 +74,10 @@ test: $(VENV)/.stamp-test
 	$(call say,ruff)
 	@cd $(ROOT) && $(VENV)/bin/ruff check src tests examples
 	$(call say,pytest)
-	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "not gpu and not newest_triton"
+	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "not gpu and not newest_triton and not slow"
+
+test-slow: $(VENV)/.stamp-test
+	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "slow and not gpu and not newest_triton"
 
 test-newest-triton: $(NEWEST)/.stamp-test
 	$(call say,pytest with triton $$($(NEWEST)/bin/python -c 'import triton; print(triton.__version__)'))
