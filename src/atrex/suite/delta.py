@@ -9,13 +9,23 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from atrex.suite.draw import mixed_rows
+from atrex.suite.draw import mixed_rows, row_scales
 
 
 def directions(batch: int, tokens: int, heads: int, size: int) -> torch.Tensor:
     """[batch, tokens, heads, size] bf16 vectors of length one, of mixed distribution: some of a head's are alike."""
     rows = mixed_rows(batch * tokens * heads, size, torch.bfloat16, octaves=0.0)
     return F.normalize(rows.to(torch.float32), dim=-1).to(torch.bfloat16).view(batch, tokens, heads, size)
+
+
+def token_values(batch: int, tokens: int, heads: int, size: int) -> torch.Tensor:
+    """[batch, tokens, heads, size] bf16, Gaussian, a row up to twice or half as large as another.
+
+    Without outliers: a row of a state or an output that a few elements ruled would say little about the others.
+    """
+    values = torch.randn(batch, tokens, heads, size, dtype=torch.bfloat16)
+    values.view(-1, size).mul_(row_scales(batch * tokens * heads, octaves=1.0).to(torch.bfloat16))
+    return values
 
 
 def log_decays(batch: int, tokens: int, heads: int) -> torch.Tensor:

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from atrex.suite.delta import directions, log_decays, within_chunks
-from atrex.suite.draw import mixed_rows
+from atrex.suite.delta import directions, log_decays, token_values, within_chunks
 
 Inputs = dict[str, torch.Tensor]
 
@@ -26,14 +25,12 @@ def make_inputs(
     `pace` times 32 in heads that forget at once and 1/4 in those that remember.
     """
     chunks = -(-token_count // chunk_size)
-    rows = batch_size * token_count * num_v_heads
     state = torch.randn(batch_size, chunks, num_v_heads, key_dim, value_dim, dtype=torch.bfloat16)
     state.mul_(torch.empty(batch_size, chunks, num_v_heads, 1, 1).uniform_(1.0, 4.0).exp2_().to(torch.bfloat16))
-    values = mixed_rows(rows, value_dim, torch.bfloat16, octaves=1.0).mul_(8.0)
     return {
         "q": directions(batch_size, token_count, num_q_heads, key_dim),
         "k": directions(batch_size, token_count, num_q_heads, key_dim),
-        "v": values.view(batch_size, token_count, num_v_heads, value_dim),
+        "v": token_values(batch_size, token_count, num_v_heads, value_dim).mul_(8.0),
         "h": state,
         "g": within_chunks(pace * log_decays(batch_size, token_count, num_v_heads), chunk_size),
     }

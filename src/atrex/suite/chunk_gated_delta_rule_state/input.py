@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from atrex.suite.delta import corrected, directions, log_decays, state_rows, within_chunks
-from atrex.suite.draw import mixed_rows
+from atrex.suite.delta import corrected, directions, log_decays, state_rows, token_values, within_chunks
 
 Inputs = dict[str, torch.Tensor]
 
@@ -29,8 +28,7 @@ def make_inputs(
     without bound. `pace` scales the log decays.
     """
     k = directions(batch_size, token_count, num_k_heads, key_dim)
-    rows = mixed_rows(batch_size * token_count * num_v_heads, value_dim, torch.bfloat16, octaves=1.0)
-    v = rows.view(batch_size, token_count, num_v_heads, value_dim)
+    v = token_values(batch_size, token_count, num_v_heads, value_dim)
     beta = torch.randn(batch_size, token_count, num_v_heads).sigmoid_()
     g = within_chunks(pace * log_decays(batch_size, token_count, num_v_heads), CHUNK)
     w, u = corrected(k, v, beta, g, CHUNK)

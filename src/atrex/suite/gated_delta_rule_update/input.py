@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from atrex.suite.delta import state_rows
+from atrex.suite.delta import state_rows, token_values
 from atrex.suite.draw import mixed_rows, row_scales
 
 Inputs = dict[str, torch.Tensor]
@@ -41,16 +41,13 @@ def make_inputs(
     k = keys()
     queries = F.normalize(k.to(torch.float32), dim=-1) + F.normalize(keys().to(torch.float32), dim=-1)
     queries.view(-1, key_dim).mul_(8 * row_scales(batch_size * token_count * num_q_heads, octaves=2.0))
-    # Without outliers: a state's row that a few elements ruled would say little about the precision of the others.
-    values = torch.randn(*gates, value_dim)
-    values.view(-1, value_dim).mul_(8 * row_scales(batch_size * token_count * num_v_heads, octaves=1.0))
     return {
         "A_log": torch.empty(num_v_heads).uniform_(-3.0, 0.5),
         "a": torch.randn(gates).to(torch.bfloat16),
         "dt_bias": torch.empty(num_v_heads).uniform_(-1.5, 0.5).to(torch.bfloat16),
         "q": queries.to(torch.bfloat16),
         "k": k,
-        "v": values.to(torch.bfloat16),
+        "v": token_values(*gates, value_dim).mul_(8.0),
         "b": torch.randn(gates).mul_(1.5).to(torch.bfloat16),
         "initial_state": state.mul_(torch.empty(state_count, num_v_heads, 1, 1).uniform_(1.0, 3.0).exp2_()),
         "initial_state_indices": indices,
