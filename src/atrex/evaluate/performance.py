@@ -104,9 +104,9 @@ class Timing:
         inputs = problem.make_inputs(shape, unit_seed, device, fp8)
         first = expected(problem, shape, "timed", inputs, fp8)
         self.refresher = Refresher(inputs, unit_seed)
-        self._ask_bind(inputs, first)
+        self._bind(inputs, first)
 
-    def _ask_bind(self, inputs, case: Case) -> None:
+    def _bind(self, inputs, case: Case) -> None:
         mutates = self.problem.metadata.mutates
         self.bindings.bind(inputs, case.declared, self.budgets.execution, Bindings.PLACES, mutates)
         for place in range(self.bindings.places):

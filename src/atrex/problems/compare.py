@@ -52,13 +52,18 @@ class Comparison:
     detail: str | None = None
 
 
+def own_oracle(problem: Problem) -> bool:
+    """Whether the reference at its declared precision is what outputs are judged by."""
+    return problem.foreign or problem.metadata.oracle == "declared"
+
+
 def oracle(problem: Problem, shape: Shape, inputs: Mapping[str, torch.Tensor], fp8: Fp8Encoding = "e4m3fn") -> Tensors:
     """The reference on inputs whose floating operands are widened to float64: what the outputs should be.
 
     Folders made by others are judged against the reference as it stands, which may not take float64; operators whose
     metadata says so, too.
     """
-    if problem.foreign or problem.metadata.oracle == "declared":
+    if own_oracle(problem):
         return declared(problem, shape, inputs, fp8)
     return _run(problem, shape, widened(inputs), fp8)
 

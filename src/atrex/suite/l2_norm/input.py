@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from atrex.suite.draw import mixed_rows
+from atrex.suite.draw import heavy_ends, mixed_rows
 
 Inputs = dict[str, torch.Tensor]
 
@@ -29,10 +29,9 @@ def corner_cases(num_tokens: int, hidden_size: int) -> dict[str, Callable[[], In
         inputs["x"][5] = 0
         return inputs
 
-    def heavy_ends() -> Inputs:
+    def ends() -> Inputs:
         inputs = make_inputs(16, hidden_size)
-        inputs["x"][0::2, -1] = 3 * hidden_size**0.5
-        inputs["x"][1::2, 0] = -3 * hidden_size**0.5
+        heavy_ends(inputs["x"])
         return inputs
 
     return {
@@ -40,5 +39,5 @@ def corner_cases(num_tokens: int, hidden_size: int) -> dict[str, Callable[[], In
         "ragged_tail": lambda: make_inputs(37, hidden_size),
         "small_rows": small_rows,
         "large_rows": lambda: scaled(16, 2.0**40),
-        "heavy_ends": heavy_ends,
+        "heavy_ends": ends,
     }

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from atrex.suite.draw import mixed_rows, norm_weight
+from atrex.suite.draw import heavy_ends, mixed_rows, norm_weight
 
 Inputs = dict[str, torch.Tensor]
 
@@ -31,10 +31,9 @@ def corner_cases(token_count: int, hidden_size: int) -> dict[str, Callable[[], I
         inputs["x"][5] = 0
         return inputs
 
-    def heavy_ends() -> Inputs:
+    def ends() -> Inputs:
         inputs = make_inputs(16, hidden_size)
-        inputs["x"][0::2, -1] = 3 * hidden_size**0.5
-        inputs["x"][1::2, 0] = -3 * hidden_size**0.5
+        heavy_ends(inputs["x"])
         return inputs
 
     return {
@@ -42,5 +41,5 @@ def corner_cases(token_count: int, hidden_size: int) -> dict[str, Callable[[], I
         "ragged_tail": lambda: make_inputs(37, hidden_size),
         "small_rows": small_rows,
         "large_rows": lambda: scaled(16, 2.0**40),
-        "heavy_ends": heavy_ends,
+        "heavy_ends": ends,
     }
