@@ -107,8 +107,14 @@ class Cpp(DSL):
         return len("ctypes") if any(s.split(" ")[0].endswith(_COMPILERS) for s in strings) else 0
 
     def preload(self) -> None:
-        """Import the extension loader: a second of every candidate's import."""
-        import torch.utils.cpp_extension  # noqa: F401
+        """Import the extension loader, a second of every candidate's import, where that starts no device.
+
+        In a CUDA build its import looks for a device, which starts the driver and a thread: no process to fork from.
+        """
+        import torch
+
+        if not torch.backends.cuda.is_built():
+            import torch.utils.cpp_extension  # noqa: F401
 
         import atrex.dsls.host_time  # noqa: F401
 

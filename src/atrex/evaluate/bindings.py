@@ -20,8 +20,8 @@ class Bindings:
     Beside the mailbox for outputs there are one or more places, blocks of equal layout, for the operands.
     """
 
-    PLACES = 8
-    PLACES_UP_TO = 64 << 20  # bytes of operands beyond which one place has to do
+    PLACES = 16
+    PLACES_BYTES = 1 << 30  # of all places together; larger operands have fewer
 
     def __init__(self, worker: Worker, device: torch.device):
         self._worker = worker
@@ -49,7 +49,7 @@ class Bindings:
         (ins, in_bytes), (outs, out_bytes) = plan(inputs), plan(returned)
         changed = (ins, outs) != self._slots
         self._slots = (ins, outs)
-        places = places if in_bytes <= self.PLACES_UP_TO else 1
+        places = max(1, min(places, self.PLACES_BYTES // max(in_bytes, 1)))
         old = self._grow(self._inputs, in_bytes, places) + self._grow(self._outputs, out_bytes, 1)
         grown = bool(old) or not self._mapped
         if not (changed or grown):

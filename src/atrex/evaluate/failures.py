@@ -29,6 +29,27 @@ class UnitError(Exception):
         return Verdict(status=Status.ERROR, stage=self.stage, category=self.category, reason=self.reason)
 
 
+class Doubt(Exception):
+    """A measurement that cannot stand as it is. It is taken once more in a fresh worker before anything is made of it.
+
+    `category` is what it becomes if the second one is in doubt for the same reason: "integrity" (a failure),
+    "beyond_roofline" or "unstable" (errors).
+    """
+
+    def __init__(self, category: str, reason: str):
+        super().__init__(reason)
+        self.category, self.reason = category, reason
+
+    def outcome(self, first: Doubt) -> UnitFailure | UnitError:
+        """What the unit ends with: this is the second measurement's doubt, `first` the first one's."""
+        both = f"{self.reason}; before, in another worker: {first.reason}"
+        if self.category != first.category:
+            return UnitError("unstable", f"two measurements in doubt for different reasons: {both}", Stage.PERFORMANCE)
+        if self.category == "integrity":
+            return UnitFailure(Stage.RUNTIME, "integrity", both)
+        return UnitError(self.category, both, Stage.PERFORMANCE)
+
+
 def raised(answer: dict[str, Any]) -> str:
     """One line for an exception that the worker reported."""
     first = str(answer.get("message") or "").strip().splitlines()

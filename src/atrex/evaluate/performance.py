@@ -14,7 +14,7 @@ from atrex.evaluate.answers import Adopted, Answer, Armed, Form, Forwarded, Host
 from atrex.evaluate.bindings import Bindings, Refresher
 from atrex.evaluate.budgets import Budgets
 from atrex.evaluate.correctness import Case, check_answer, expected
-from atrex.evaluate.failures import UnitError, UnitFailure
+from atrex.evaluate.failures import Doubt, UnitError, UnitFailure
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.spawn import Worker
 from atrex.evaluate.timing.protocol import Protocol
@@ -77,7 +77,7 @@ class Samples:
 
 
 class Timing:
-    """Times one bound unit. Every method raises UnitFailure, UnitError, WorkerDied or WorkerTimeout."""
+    """Times one bound unit. Every method raises UnitFailure, UnitError, Doubt, WorkerDied or WorkerTimeout."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class Timing:
         return (min(theirs[many]) - min(theirs[few]) - min(ours[many]) + min(ours[few])) / (many - few)
 
     def agree(self, samples: Samples) -> float:
-        """The judge's time of a call. Raises UnitFailure `integrity` when it contradicts the worker's median.
+        """The judge's time of a call. Raises Doubt (`integrity`) when it contradicts the worker's median.
 
         On a device it must lie within max(2 us, 10 %) of the median. Up to `LONG_US` it is the slope over batches; a
         longer call is seen well enough from outside, one by one, and at the clocks at which it was timed: batches of
@@ -274,7 +274,7 @@ class Timing:
                 return seen
             if check == self._contradiction and claim > LONG_US:
                 break  # nothing new would be measured
-        raise UnitFailure(Stage.RUNTIME, "integrity", wrong)
+        raise Doubt("integrity", wrong)
 
     def _contradiction(self, samples: Samples, claim: float) -> tuple[float, str | None]:
         if claim > LONG_US:

@@ -76,6 +76,11 @@ class Setup:
         if self.device.type == "cuda" and self._next is None:
             self._next = self._fork()
 
+    def refresh(self) -> None:
+        """Measure anew what the way to a worker costs: other load on the machine may have come or gone."""
+        now = _baseline(self)
+        self.baseline.round_trip_us, self.baseline.round_trip_p90_us = now.round_trip_us, now.round_trip_p90_us
+
     def close(self) -> None:
         if self._next is not None:
             self._next.close()
@@ -143,7 +148,7 @@ def _chip(device: torch.device) -> tuple[Chip, Chip | None, dict[str, Any]]:
 def _baseline(setup: Setup, calls: int = 60) -> Baseline:
     """The floor, and what the way to a worker adds to the judge's clock: a null candidate through a real worker."""
     folder = setup.scratch / "null"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     try:
         worker = setup.spawn()
     except (WorkerDied, WorkerTimeout) as error:

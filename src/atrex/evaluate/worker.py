@@ -293,7 +293,7 @@ def main(channel: Channel, spec: dict[str, Any], held: dict[str, Any]) -> None:
             if awake:
                 with contextlib.suppress(ChannelTimeout):
                     channel.await_frame(_STAY_AWAKE)
-            message, fds = channel.receive(max_fds=16)
+            message, fds = channel.receive(max_fds=64)
         except ChannelClosed:
             return
         # The next order is timed from outside: a process that has to be woken adds hundreds of microseconds.

@@ -96,6 +96,7 @@ class Performance(_Record):
     clocks: dict[str, Any] | None = None
     sentinel: dict[str, Any] | None = None
     slope_us: float | None = None
+    remeasured: str | None = None  # why a first measurement was not taken; this one is a fresh worker's
 
 
 class RooflineScore(_Record):
