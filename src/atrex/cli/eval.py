@@ -23,9 +23,16 @@ def evaluate(
     seeds: Annotated[int, typer.Option(min=1, help="Randomized input sets per unit.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Run directory; default: runs/<time>-<candidate>.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
-    quick: Annotated[bool, typer.Option(help="One shape, one seed, 20 timed calls.")] = False,
+    quick: Annotated[bool, typer.Option(help="One shape, one seed, 20 timed calls, no readiness.")] = False,
     held_out: Annotated[bool, typer.Option(help="Also check the evaluator's held-out shapes.")] = True,
     all_sizes: Annotated[bool, typer.Option("--all-sizes", help="On the CPU, run shapes of any size too.")] = False,
+    readiness: Annotated[bool, typer.Option(help="Try what an engine asks of a kernel: graphs, streams, ...")] = True,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Judge what passed again in a fresh worker with new seeds.")
+    ] = False,
+    require_locked: Annotated[
+        bool, typer.Option("--require-locked", help="Refuse a device whose clocks are not known to be locked.")
+    ] = False,
     compile_budget: Annotated[float, typer.Option(help="Seconds for one shape's import and first forward.")] = 180.0,
     execution_budget: Annotated[float, typer.Option(help="Seconds for one forward.")] = 10.0,
     performance_budget: Annotated[float, typer.Option(help="Seconds for all timed forwards of a shape.")] = 10.0,
@@ -69,6 +76,9 @@ def evaluate(
             quick=quick,
             held_out=held_out,
             all_sizes=all_sizes,
+            readiness=readiness,
+            confirm=confirm,
+            require_locked=require_locked,
         )
         started = time.monotonic()
         outcome = run(request, _progress, zygote)

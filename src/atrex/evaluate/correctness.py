@@ -39,10 +39,10 @@ def expected(problem: Problem, shape: Shape, name: str, inputs: Tensors, fp8: Fp
 
 
 def cases(
-    problem: Problem, shape: Shape, seeds: Seeds, count: int, device: torch.device, fp8: Fp8Encoding
+    problem: Problem, shape: Shape, seeds: Seeds, count: int, device: torch.device, fp8: Fp8Encoding, purpose: str = ""
 ) -> Iterator[tuple[str, Callable[[], Tensors]]]:
-    """Names and makers of the inputs of every case: `count` seeds, then the corner cases."""
-    unit = f"{problem.operator}/{shape.id}"
+    """Names and makers of the inputs of every case: `count` seeds, then the corner cases. A `purpose` has its own."""
+    unit = f"{problem.operator}/{shape.id}/{purpose}" if purpose else f"{problem.operator}/{shape.id}"
     for i in range(count):
         yield f"seed{i}", lambda i=i: problem.make_inputs(shape, seeds.seed(unit, i), device, fp8)
     try:

@@ -15,6 +15,7 @@ from atrex.evaluate.bindings import Bindings, Refresher
 from atrex.evaluate.budgets import Budgets
 from atrex.evaluate.correctness import Case, check_answer, expected
 from atrex.evaluate.failures import Doubt, UnitError, UnitFailure
+from atrex.evaluate.noise import Watch
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.spawn import Worker
 from atrex.evaluate.timing.protocol import Protocol
@@ -31,6 +32,7 @@ WAITING_SLACK_US = 20.0  # what waking up after a wait may differ between two pr
 PILOT_CALLS = 5
 ADOPTION_CALLS = 3
 SPOT_CHECKS = 2
+LOOK_EVERY = 25  # calls from one look at the sentinel to the next
 SLOPE_ROUNDS = 5
 SLOPE_TRIES = 3
 SLOPE_SECONDS = 0.01  # device work in the longer batch beyond the shorter one
@@ -186,24 +188,27 @@ class Timing:
                 f"{result.expected}, although the same kernel passed every untimed case",
             )
 
-    def run(self, samples: Samples, count: int) -> None:
-        """`count` timed calls with adoption calls and spot checks at secretly drawn places among them."""
+    def run(self, samples: Samples, count: int, watch: Watch) -> None:
+        """`count` timed calls with adoption calls and spot checks at secretly drawn places, the sentinel among them."""
         schedule = [False] * count + [True] * ADOPTION_CALLS
         self.rng.shuffle(schedule)
         checked = set(self.rng.sample(range(len(schedule)), SPOT_CHECKS))
         for i, adopt in enumerate(schedule):
+            if i % LOOK_EVERY == 0:
+                watch.look()
             self.call(samples, adopt)
             if i in checked:
                 self.spot_check()
+        watch.look()
         self._arm()
 
-    def run_in_time(self, samples: Samples, count: int) -> Samples:
+    def run_in_time(self, samples: Samples, count: int, watch: Watch) -> Samples:
         """As `run`, once more with a longer delay if too many launches came after theirs had passed."""
-        self.run(samples, count)
+        self.run(samples, count, watch)
         if samples.waits or samples.late <= LATE_SHARE:
             return samples
         again = Samples(host_us=samples.host_us, delay_us=2 * stats.percentile(samples.launch_us, 90))
-        self.run(again, count)
+        self.run(again, count, watch)
         return again
 
     def adopt_only(self, samples: Samples, calls: int = 2) -> None:
@@ -304,7 +309,13 @@ def _nothing() -> None:
     return None
 
 
-def summarize(samples: Samples, slope_us: float | None, method: str, clocks: dict[str, Any] | None) -> Performance:
+def summarize(
+    samples: Samples,
+    slope_us: float | None,
+    method: str,
+    clocks: dict[str, Any] | None,
+    sentinel: dict[str, Any] | None,
+) -> Performance:
     """The performance part of a record. Raises UnitError `unstable` when nothing usable was measured."""
     if not samples.us:
         raise UnitError("unstable", "no timed call was recorded", Stage.PERFORMANCE)
@@ -321,6 +332,7 @@ def summarize(samples: Samples, slope_us: float | None, method: str, clocks: dic
         method=method,
         clocks=clocks,
         slope_us=slope_us,
+        sentinel=sentinel,
     )
 
 

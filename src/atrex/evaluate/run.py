@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import atrex
+from atrex.errors import UserError
 from atrex.evaluate.budgets import CPU_LIMIT, Budgets
 from atrex.evaluate.candidates import resolve
 from atrex.evaluate.plan import Plan, make_plan
@@ -22,6 +23,8 @@ from atrex.evaluate.spawn import Zygote
 from atrex.evaluate.unit import UnitJudge
 from atrex.problems.load import load_suite, suite_hash
 from atrex.scoring.records import UnitRecord
+
+BUSY_SHARE = 0.5  # of the cited bandwidth: a quiet device copies at 80 to 95 % of it
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,17 @@ class Request:
     timed_calls: int | None = None
     held_out: bool = True
     all_sizes: bool = False
+    readiness: bool = True
+    confirm: bool = False
+    require_locked: bool = False
 
     def effective(self) -> Request:
-        """With what --quick stands for: one shape, one seed, 20 calls, no held-out shapes."""
+        """With what --quick stands for: one shape, one seed, 20 calls, no held-out shapes, no readiness."""
         if not self.quick:
             return self
         from dataclasses import replace
 
-        return replace(self, seeds=1, timed_calls=Budgets.MIN_CALLS, held_out=False)
+        return replace(self, seeds=1, timed_calls=Budgets.MIN_CALLS, held_out=False, readiness=False)
 
 
 Progress = Callable[[int, int, UnitRecord], None]
@@ -72,6 +78,8 @@ def run(request: Request, progress: Progress | None = None, zygote: Zygote | Non
     """
     request = request.effective()
     device = resolve_device(request.device)
+    if request.require_locked:
+        _require_locked(device)
     suite = load_suite(request.suite)
     candidates = resolve(request.candidates, list(suite.problems), request.problem)
     limit = CPU_LIMIT if device.type == "cpu" and not request.all_sizes else None
@@ -95,7 +103,8 @@ def run(request: Request, progress: Progress | None = None, zygote: Zygote | Non
                 if directory:
                     directory.note(**measured)
                 for unit in waiting:
-                    record = UnitJudge(setup, unit, _clocks(device)).run()
+                    extras = {"readiness": request.readiness, "confirm": request.confirm}
+                    record = UnitJudge(setup, unit, _clocks(device), **extras).run()
                     records.append(record)
                     if directory:
                         directory.add(record)
@@ -159,8 +168,18 @@ def _measured(setup: Setup) -> dict[str, Any]:
         "floor_us": base.floor_us,
         "null_us": base.null_us,
         "round_trip_us": base.round_trip_us,
+        "sentinel": _sentinel(setup),
         "worker_versions": setup.zygote.versions,
     }
+
+
+def _sentinel(setup: Setup) -> dict[str, Any] | None:
+    """The sentinel's baseline, and whether the device was busy from the start; None on the CPU."""
+    sentinel = setup.sentinel
+    if sentinel is None:
+        return None
+    share = sentinel.bandwidth / setup.chip.memory_bandwidth
+    return {"baseline_us": sentinel.baseline_us, "bandwidth_share": share, "busy_at_start": share < BUSY_SHARE}
 
 
 def device_name(device: torch.device) -> str:
@@ -184,6 +203,18 @@ def versions() -> dict[str, str]:
         except Exception:  # noqa: BLE001 - a missing NVML leaves the field out
             pass
     return found
+
+
+def _require_locked(device: torch.device) -> None:
+    """Raises UserError where the device's clocks are not known to be locked."""
+    if device.type != "cuda":
+        raise UserError(f"--require-locked: {device} has no clocks that can be locked; it needs a CUDA device")
+    state = (_clocks(device) or dict)()
+    if not state or not state.get("locked"):
+        raise UserError(
+            f"--require-locked: the clocks of {device} are not known to be locked; set applications clocks with "
+            "`nvidia-smi -ac MEMORY,SM` (a lock set with -lgc cannot be read back)"
+        )
 
 
 def _clocks(device: torch.device) -> Callable[[], dict[str, Any]] | None:

@@ -14,6 +14,7 @@ from atrex.errors import UserError
 from atrex.evaluate import null_candidate, stats
 from atrex.evaluate.bindings import Bindings
 from atrex.evaluate.budgets import Budgets
+from atrex.evaluate.noise import Sentinel
 from atrex.evaluate.performance import Baseline, measure_floor
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout, Zygote
@@ -41,6 +42,7 @@ class Setup:
     timed_calls: int | None = None
     calibrated: Chip | None = None
     collector_fault: str | None = None
+    sentinel: Sentinel | None = None
     _next: Worker | None = None
     memory_limit: int = field(default_factory=lambda: int(psutil.virtual_memory().total * _MEMORY_SHARE))
 
@@ -125,6 +127,8 @@ def prepare(
         zygote.wait_ready()
         protocol.warm_up()
         setup.baseline = _baseline(setup)
+        if device.type == "cuda":
+            setup.sentinel = Sentinel(device)
     except BaseException:
         zygote.close()
         raise

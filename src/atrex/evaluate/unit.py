@@ -17,7 +17,9 @@ from atrex.evaluate.bindings import Bindings
 from atrex.evaluate.candidates import Candidate, static_fault
 from atrex.evaluate.correctness import Case, Tally, cases, check_answer, expected
 from atrex.evaluate.failures import Doubt, UnitError, UnitFailure, raised
+from atrex.evaluate.noise import Watch
 from atrex.evaluate.performance import Samples, Timing, summarize
+from atrex.evaluate.readiness import Readiness
 from atrex.evaluate.setup import Setup
 from atrex.evaluate.shared_memory import CudaDriverError
 from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout
@@ -35,6 +37,7 @@ from atrex.scoring.records import (
     Verdict,
 )
 
+CALM_SECONDS = 10.0  # how long a noisy device is waited for before a unit is measured again
 _ANSWER_SLACK = 5.0  # seconds beyond a budget for the way there and back
 
 
@@ -56,14 +59,17 @@ class Unit:
 class UnitJudge:
     """The judge of one unit. `run` returns its record and never raises for what a candidate does."""
 
-    def __init__(self, setup: Setup, unit: Unit, clocks: Any = None):
+    def __init__(self, setup: Setup, unit: Unit, clocks: Any = None, *, readiness: bool = False, confirm: bool = False):
         self.setup, self.unit, self.clocks = setup, unit, clocks
+        self.wants_readiness, self.wants_confirmation = readiness, confirm
         self.tally = Tally()
         self.stage = Stage.COMPILE
         self.compile: Compile | None = None
         self.confinement: Mapping[str, Any] | None = None
         self.samples = Samples()
         self.performance: Performance | None = None
+        self.readiness: dict[str, Any] | None = None
+        self.confirmed: Performance | None = None
         self.log = ""
         self.chip = setup.chip
         self.phases: dict[str, float] = {}
@@ -93,6 +99,8 @@ class UnitJudge:
                     raise
             if doubt:
                 self._measure_again(doubt)
+            if self.wants_confirmation and not self.unit.held_out:
+                self._confirm()
             verdict = Verdict(status=Status.PASSED)
         except (UnitFailure, UnitError) as end:
             verdict = end.verdict()
@@ -169,11 +177,12 @@ class UnitJudge:
         self.setup.prefork()
         return loaded.import_seconds
 
-    def _compile_and_correct(self, worker: Worker, bindings: Bindings) -> None:
+    def _compile_and_correct(self, worker: Worker, bindings: Bindings, purpose: str = "") -> None:
         setup, unit = self.setup, self.unit
         seconds = self._load(worker)
         sizes = set()
-        for name, make in cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device, setup.fp8):
+        found = cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device, setup.fp8, purpose)
+        for name, make in found:
             with self._phase("reference"):
                 case = expected(unit.problem, unit.shape, name, make(), setup.fp8)
                 bindings.synchronize()
@@ -235,6 +244,7 @@ class UnitJudge:
     def _time(self, worker: Worker, bindings: Bindings, attempt: int = 0) -> None:
         setup = self.setup
         samples = self.samples = Samples()
+        watch = Watch(setup.sentinel)
         before = self.clocks() if self.clocks else None
         with self._phase("settle"):
             setup.settle()
@@ -250,11 +260,15 @@ class UnitJudge:
                 f"budget of {setup.budgets.performance:g} s",
             )
         with self._phase("timed"):
-            samples = self.samples = timing.run_in_time(samples, count)
+            samples = self.samples = timing.run_in_time(samples, count, watch)
+        after = self.clocks() if self.clocks else None
+        noise = watch.noise(before, after)
+        if noise:
+            raise Doubt("unstable", noise)
         with self._phase("own_clock"):
             slope = timing.agree(samples)
-        clocks = {"before": before, "after": self.clocks()} if self.clocks else None
-        self.performance = summarize(samples, slope, setup.protocol.method, clocks)
+        clocks = {"before": before, "after": after} if self.clocks else None
+        self.performance = summarize(samples, slope, setup.protocol.method, clocks, watch.record())
 
     def _adopt_anyway(self, worker: Worker, bindings: Bindings) -> None:
         """Adoption for a unit whose numbers are wrong; what happens here changes no verdict."""
@@ -272,15 +286,40 @@ class UnitJudge:
             return doubt
         bound = self._score(self.performance.median_us)
         if bound.S <= 1:
+            self._probe(worker, bindings)
             return None
         return Doubt(
             "beyond_roofline", f"{self.performance.median_us:.2f} us is under the bound of {bound.roofline_us:.2f} us"
         )
 
-    def _measure_again(self, first: Doubt) -> None:
+    def _probe(self, worker: Worker, bindings: Bindings) -> None:
+        """Readiness, once a unit. Nothing of it changes the verdict."""
+        if not self.wants_readiness or self.readiness is not None:
+            return
+        setup, unit = self.setup, self.unit
+        waits = self.samples.waits if setup.device.type == "cuda" else None
+        with self._phase("readiness"):
+            probed = Readiness(
+                worker, bindings, unit.problem, unit.shape, setup.seeds, setup.budgets, setup.device, setup.fp8
+            )
+            self.readiness = probed.run(waits)
+
+    def _confirm(self) -> None:
+        """Everything once more in a fresh worker with new seeds; the score is then the second measurement's."""
+        first = self.performance
+        with self._worker() as (worker, bindings):
+            self._compile_and_correct(worker, bindings, "confirm")
+            doubt = self._doubt(worker, bindings, attempt=2)
+        if doubt:
+            self._measure_again(doubt, attempt=3)
+        self.confirmed, self.performance = self.performance, first
+
+    def _measure_again(self, first: Doubt, attempt: int = 1) -> None:
         """Once more in a fresh worker; on the CPU also against a fresh ceiling and a fresh round trip."""
         claim = self.performance.median_us if self.performance else None
         self.performance = None
+        if first.category == "unstable" and self.setup.sentinel:
+            self.setup.sentinel.wait_calm(CALM_SECONDS)
         if self.setup.device.type == "cpu":
             if first.category == "beyond_roofline":
                 from atrex.hardware.calibrate import load_or_calibrate_cpu
@@ -289,7 +328,7 @@ class UnitJudge:
             self.setup.refresh()
         with self._worker() as (worker, bindings):
             self._load(worker)
-            second = self._doubt(worker, bindings, attempt=1)
+            second = self._doubt(worker, bindings, attempt)
         if second:
             raise second.outcome(first)
         self.performance.remeasured = first.reason
@@ -340,7 +379,8 @@ class UnitJudge:
         correct = passed or verdict.category in ("over_budget", "beyond_roofline", "unstable")
         found = adoption(self.samples.adopted)
         verdict.shortcut = shortcut(found)
-        median = self.performance.median_us if self.performance else None
+        scored = self.confirmed or self.performance
+        median = scored.median_us if scored else None
         ran = self.compile is not None
         meta = unit.problem.metadata.shapes.get(unit.shape.id)
         failed = verdict.status in (Status.FAILED, Status.ERROR)
@@ -359,6 +399,8 @@ class UnitJudge:
             compile=self.compile,
             correctness=self.tally.record(correct) if ran else None,
             performance=self.performance if correct else None,
+            readiness=self.readiness,
+            confirm=self.confirmed.model_dump(mode="json") if self.confirmed else None,
             roofline=None if unit.held_out else self._score(median, scored=passed),
             adoption=found,
             seconds=seconds,

@@ -21,6 +21,7 @@ import torch
 from atrex.evaluate.channel import Channel, ChannelClosed, ChannelTimeout
 from atrex.evaluate.layout import Slot
 from atrex.evaluate.outputs import Interface, check_plain, fingerprint, named_outputs, overlapped, poison
+from atrex.evaluate.probes import PROBES
 from atrex.evaluate.shared_memory import Attached
 from atrex.evaluate.timing import protocol_for
 
@@ -51,6 +52,8 @@ class Bench:
         self.fds: list[int] = []
         self.blocks: list[Attached] = []
         self.places: list[dict[str, torch.Tensor]] = []
+        self.graph: Any = None
+        self.pair: list[Any] = []
 
     # -- compile ---------------------------------------------------------------------------------------------------
 
@@ -123,6 +126,20 @@ class Bench:
     def forward(self) -> Any:
         return self.model(*self.operands.values())
 
+    def drop(self) -> None:
+        """Let the last outputs go, poisoned."""
+        self._retire()
+
+    def take(self, value: Any) -> dict[str, Any]:
+        """Hold `value` as the last outputs; how they look."""
+        self.outputs, described = self._describe(value)
+        return described
+
+    def probe(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One readiness probe, on the operands of the first place unless it takes others."""
+        self.operands = self.places[0]
+        return PROBES[message["probe"]](self, message)
+
     def _describe(self, value: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         structure, outputs = named_outputs(value, self.names)
         check_plain(outputs)
@@ -145,8 +162,9 @@ class Bench:
         return sorted({name for operands in self.places for name in overlapped(tensor, operands)})
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One forward; its outputs go to the mailbox where they fit it."""
+        """One forward on the operands of the first place; its outputs go to the mailbox where they fit it."""
         self._retire()
+        self.operands = self.places[0]
         value = self.forward()
         self.protocol.synchronize()
         self.outputs, described = self._describe(value)
@@ -285,7 +303,7 @@ def main(channel: Channel, spec: dict[str, Any], held: dict[str, Any]) -> None:
     channel.send({"ready": True})
     orders = {
         name: getattr(bench, name)
-        for name in ("load", "artifacts", "bind", "call", "show", "pilot", "retire", "arm", "timed", "batch")
+        for name in ("load", "artifacts", "bind", "call", "show", "pilot", "retire", "arm", "timed", "batch", "probe")
     }
     awake = False
     while True:
