@@ -22,16 +22,8 @@ from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout
 from atrex.problems.compare import compare
 from atrex.problems.dtypes import Fp8Encoding
 from atrex.problems.model import Problem, Shape
+from atrex.scoring.readiness import PROPERTIES
 
-PROPERTIES = {
-    "bitwise_repeatable": "the same operands give the same bits",
-    "no_host_sync": "forward returns before the device is done",
-    "own_stream": "work goes to the current stream",
-    "concurrent": "two calls at once, on two streams",
-    "other_device": "operands on another device than the current one",
-    "graph_capturable": "a captured graph computes new operands right",
-    "large_offsets": "an operand of more than 2^31 elements",
-}
 AT_MOST = 4 << 30
 """Bytes of reads and writes beyond which a unit is not probed: two sets of operands and results would not fit."""
 

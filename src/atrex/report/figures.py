@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from atrex.scoring.readiness import Shown
 from atrex.scoring.records import Status, UnitRecord, Verdict
 
 DASH = "-"
@@ -36,6 +39,16 @@ def ratio(value: float | None) -> str:
     return DASH if value is None else f"{value:.2f}x"
 
 
+def counts(value: Mapping[str, int]) -> str:
+    """Counts by name: `3 torch, 1 vendor`; 0 when there are none."""
+    return ", ".join(f"{n} {name}" for name, n in value.items()) or "0"
+
+
+def shown(value: Shown | None) -> str:
+    """A property's count over the units where it was tried."""
+    return f"{value.yes} of {value.tried}" if value else DASH
+
+
 def verdict(value: Verdict) -> str:
     """`passed`, `runtime: numeric_mismatch`, `error: unstable`, with the shortcut of a unit that is no DSL kernel."""
     text = str(value.status)
@@ -52,7 +65,13 @@ def shape(record: UnitRecord) -> str:
     return f"{record.shape} ({mark})" if mark else record.shape
 
 
-MARKS = {"h": "host-bound", "t": "throttled", "u": "clocks not known to be locked"}
+MARKS = {
+    "h": "host-bound",
+    "t": "throttled",
+    "u": "clocks not known to be locked",
+    "r": "a first measurement was in doubt",
+    "c": "confirmed in a second worker, which is what S is of",
+}
 
 
 def marks(record: UnitRecord) -> str:
@@ -65,6 +84,8 @@ def marks(record: UnitRecord) -> str:
         "h" * bool(timed.host_bound)
         + "t" * any(c.get("throttled") for c in snapshots)
         + "u" * (bool(snapshots) and not all(c.get("locked") for c in snapshots))
+        + "r" * bool(timed.remeasured)
+        + "c" * bool(record.confirm)
     )
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from atrex.report import figures
 from atrex.scoring.aggregate import Summary
+from atrex.scoring.readiness import PROPERTIES
 
 COMPARED_AT_ONCE = 4
 
@@ -81,6 +82,7 @@ def _rows(every: Collection[Summary]) -> list[Row]:
         Row("DSL share", lambda s: _of(figures.percent(s.adoption), s.adoption_operators, s),
             "mean over the operators where it was measured"),
         Row("dominant", lambda s: f"{s.dominant} of {s.operators}", "operators with a mean DSL share over 50 %"),
+        Row("  shortcuts", lambda s: figures.counts(s.shortcuts), "correct units under half, by what took the rest"),
         Row("fully correct", lambda s: f"{s.fully_correct} of {s.operators}", "operators with every shape correct"),
         Row("  gap", lambda s: f"{s.gap:+d}", "fully correct less dominant"),
         Row("S", lambda s: _of(figures.score(s.s_median), s.s_median_operators, s),
@@ -93,6 +95,11 @@ def _rows(every: Collection[Summary]) -> list[Row]:
     if any(s.held_out for s in every):
         rows.append(Row("generalizes", lambda s: f"{s.generalizes} of {s.held_out}" if s.held_out else figures.DASH,
                         "held-out shapes correct, in no other figure"))
+    rows += [
+        Row(f"ready: {name.replace('_', ' ')}", lambda s, name=name: figures.shown(s.readiness.get(name)), meaning)
+        for name, meaning in PROPERTIES.items()
+        if any(name in s.readiness for s in every)
+    ]
     rows += [
         Row("units run", lambda s: f"{s.shapes_run} of {s.shapes}", "published shapes"),
         Row("  failed", lambda s: str(s.failed)),

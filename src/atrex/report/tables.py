@@ -16,6 +16,7 @@ from atrex.scoring.aggregate import Summary
 from atrex.scoring.candidates import score_run
 from atrex.scoring.failures import MAPPING_NOTE, FailureCount, failures, stage_totals
 from atrex.scoring.operators import OperatorScore
+from atrex.scoring.readiness import unit_readiness
 from atrex.scoring.records import Status, UnitRecord
 
 REASONS_SHOWN = 20
@@ -73,7 +74,7 @@ def _table(title: str, *columns: str, left: int = 1) -> Table:
 
 def _units_table(label: str, records: Sequence[UnitRecord], operators: Sequence[str]) -> Table:
     table = _table(f"Units: {label}", "operator", "shape", "verdict", "median us", "roofline us", "bound", "S",
-                   "attainable", "DSL share", left=3)
+                   "attainable", "DSL share", *(["ready"] if any(r.readiness for r in records) else []), left=3)
     order = {name: i for i, name in enumerate(operators)}
     for r in sorted(records, key=lambda r: (order[r.operator], r.held_out, r.origin != "published", _natural(r.shape))):
         timed, roofline = r.performance, r.roofline
@@ -87,6 +88,7 @@ def _units_table(label: str, records: Sequence[UnitRecord], operators: Sequence[
             figures.score(roofline.S if roofline else None),
             figures.score(roofline.attainable_S if roofline else None),
             figures.percent(r.adoption.share if r.adoption else None),
+            *([figures.shown(unit_readiness(r))] if any(r.readiness for r in records) else []),
         )
     return table
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from atrex.scoring.operators import OperatorScore, operator_scores
+from atrex.scoring.readiness import Shown, readiness
 from atrex.scoring.records import Status, UnitRecord
 from atrex.scoring.units import headline
 
@@ -32,7 +33,8 @@ class Summary:
     Over the operators where defined, with their number beside it: `adoption`, `s_median`, `baselines`.
     `gap` = `fully_correct` - `dominant` operators, signed. `failed`, `errors` (by category), `skipped` and `absent`
     (planned, without a record) count published shapes. `outside` are operators that were run and are not in the suite:
-    they enter none of the figures above but the counts of held-out shapes.
+    they enter none of the figures above but the counts of held-out shapes. `shortcuts`: correct units of which the
+    target DSL took half or less, by what took the rest. `readiness`: property -> passed units that have it.
     """
 
     operators: int
@@ -65,6 +67,8 @@ class Summary:
     errors: dict[str, int] = field(default_factory=dict)
     baselines: dict[str, Ratio] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)
+    shortcuts: dict[str, int] = field(default_factory=dict)
+    readiness: dict[str, Shown] = field(default_factory=dict)
 
 
 def summarize(
@@ -130,6 +134,11 @@ def summarize(
         ).items())),
         baselines=_baselines(suite),
         outside=[name for name in scores if name not in denominators],
+        shortcuts=dict(sorted(Counter(
+            r.verdict.shortcut for r in headline(records)
+            if r.verdict.shortcut and r.correct and r.operator in denominators
+        ).items())),
+        readiness=readiness(r for r in headline(records) if r.operator in denominators),
     )
 
 

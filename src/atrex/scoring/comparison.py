@@ -1,0 +1,121 @@
+"""Is one kernel faster than another? From paired times, measured in fresh processes, to intervals and a decision.
+
+A round measures both kernels once on every shape, in an order drawn anew for each pair; rounds are the replicates. All
+statistics are on the logarithm of the time ratio of a pair, so that 2x faster and 2x slower weigh the same.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Pair = tuple[float, float]
+"""Times of A and of B in one round, in microseconds."""
+
+MIN_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How many times as fast as A kernel B is: T_A / T_B, and its confidence interval. Over 1, B is faster."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ShapeComparison:
+    """One shape: the medians of A and of B over the rounds, in microseconds, and the interval of their ratio."""
+
+    shape: str
+    a_us: float
+    b_us: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All shapes: `overall` is the geometric mean of the shapes' ratios, with the rounds as replicates.
+
+    `p_faster` is the one-sided p-value of "B is not faster than A" (times 1 + margin), `p_slower` of "B is not slower".
+    """
+
+    shapes: tuple[ShapeComparison, ...]
+    overall: Interval
+    rounds: int
+    confidence: float
+    p_faster: float
+    p_slower: float
+
+
+def compare_times(times: Mapping[str, Sequence[Pair]], confidence: float = 0.95, margin: float = 0.0) -> Comparison:
+    """Compare kernels A and B by shape id -> one pair of times a round.
+
+    Intervals are Student's over the rounds' mean log ratios; p-values are exact sign-flip permutation tests over them
+    (`scipy.stats.permutation_test`), which need no distribution beyond symmetry and cannot be under 2^-rounds.
+    `margin` is how much faster B has to be to count as faster (0.02 is 2 %). Raises ValueError for shapes with unequal
+    or fewer than three rounds, and for times that are not positive.
+    """
+    rounds = {len(pairs) for pairs in times.values()}
+    if len(rounds) != 1 or min(rounds) < MIN_ROUNDS:
+        raise ValueError(f"every shape needs the same number of rounds, at least {MIN_ROUNDS}; got {sorted(rounds)}")
+    if not all(t > 0 and math.isfinite(t) for pairs in times.values() for pair in pairs for t in pair):
+        raise ValueError("times must be positive and finite")
+    logs = {shape: [math.log(a / b) for a, b in pairs] for shape, pairs in times.items()}
+    shapes = tuple(
+        ShapeComparison(
+            shape,
+            statistics.median(a for a, _ in pairs),
+            statistics.median(b for _, b in pairs),
+            _interval(logs[shape], confidence),
+        )
+        for shape, pairs in times.items()
+    )
+    by_round = [statistics.fmean(values) for values in zip(*logs.values(), strict=True)]
+    edge = math.log1p(margin)
+    return Comparison(
+        shapes,
+        _interval(by_round, confidence),
+        rounds.pop(),
+        confidence,
+        _p_positive([v - edge for v in by_round]),
+        _p_positive([-v - edge for v in by_round]),
+    )
+
+
+def spent(alpha: float, number: int) -> float:
+    """The error rate for the `number`-th (from 1) decision of a series that errs at `alpha` as a whole.
+
+    alpha * 6 / (pi^2 n^2): the shares of an endless series sum to alpha, so the series needs no planned end.
+    """
+    if number < 1:
+        raise ValueError(f"decisions are counted from 1, got {number}")
+    return alpha * 6 / (math.pi**2 * number**2)
+
+
+def rounds_needed(alpha: float) -> int:
+    """The fewest rounds after which the permutation test can fall under `alpha`."""
+    return max(MIN_ROUNDS, math.ceil(-math.log2(alpha)))
+
+
+def _interval(values: Sequence[float], confidence: float) -> Interval:
+    from scipy import stats
+
+    middle = statistics.fmean(values)
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
+    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+def _p_positive(values: Sequence[float]) -> float:
+    """One-sided p-value of "the values are symmetric about zero" against "their mean is above it"."""
+    import numpy as np
+    from scipy import stats
+
+    found = stats.permutation_test(
+        (np.asarray(values),), np.mean, permutation_type="samples", alternative="greater", n_resamples=20_000, rng=0
+    )
+    return float(found.pvalue)
