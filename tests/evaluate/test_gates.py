@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from atrex.scoring.records import Status
@@ -98,12 +100,12 @@ def test_a_hang_is_killed_although_it_ignores_signals(judge):
 
 
 def test_memory_is_watched_by_resident_size(judge, setup):
-    limit, setup.memory_limit = setup.memory_limit, 2 << 30
+    limits, setup.zygote.limits = setup.zygote.limits, replace(setup.zygote.limits, memory=2 << 30)
     try:
         greedy = "if self.calls > 1: self.kept = torch.ones(1 << 30)\ntime.sleep(0.5)\n" + RIGHT
         record = judge(forward(greedy))
     finally:
-        setup.memory_limit = limit
+        setup.zygote.limits = limits
     assert outcome(record) == ("failed", "runtime", "exception")
     assert "memory" in record.verdict.reason
 

@@ -21,7 +21,6 @@ class Answer(BaseModel):
 
 class Loaded(Answer):
     import_seconds: Us
-    held: dict[str, Any]
     collector_fault: Text | None
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from atrex.errors import UserError
 from atrex.evaluate import null_candidate, stats
 from atrex.evaluate.bindings import Bindings
 from atrex.evaluate.budgets import Budgets
+from atrex.evaluate.lease import Alone, Lease
 from atrex.evaluate.noise import Sentinel
 from atrex.evaluate.performance import Baseline, measure_floor
 from atrex.evaluate.seeds import Seeds
@@ -22,8 +22,6 @@ from atrex.evaluate.timing import protocol_for
 from atrex.evaluate.timing.protocol import Protocol
 from atrex.hardware.chip import Chip
 from atrex.problems.dtypes import Fp8Encoding
-
-_MEMORY_SHARE = 0.6
 
 
 @dataclass
@@ -43,18 +41,14 @@ class Setup:
     calibrated: Chip | None = None
     collector_fault: str | None = None
     sentinel: Sentinel | None = None
+    lease: Lease | Alone = field(default_factory=Alone)
+    confinement: dict[str, Any] | None = None
     _next: Worker | None = None
-    memory_limit: int = field(default_factory=lambda: int(psutil.virtual_memory().total * _MEMORY_SHARE))
 
     @property
     def fp8(self) -> Fp8Encoding:
         """The chip's fp8 encoding; a chip without fp8 keeps its operands in NVIDIA's."""
         return self.chip.fp8 or "e4m3fn"
-
-    @property
-    def scratch(self) -> Path:
-        """Where workers, and each candidate's caches, have their folders."""
-        return self.zygote.scratch
 
     def spawn(self) -> Worker:
         """A fresh worker with a scratch folder of its own: the one that `prefork` has ready, or a new one."""
@@ -69,9 +63,7 @@ class Setup:
             self._next.wait_ready()
 
     def _fork(self) -> Worker:
-        folder = tempfile.mkdtemp(prefix="worker-", dir=self.scratch)
-        spec = {"device": str(self.device), "scratch": folder, "threads": self.zygote.threads} | self.protocol_spec
-        return self.zygote.spawn(spec, self.memory_limit)
+        return self.zygote.spawn({"device": str(self.device), "threads": self.zygote.threads} | self.protocol_spec)
 
     def prefork(self) -> None:
         """Let the next worker start its device while the present one compiles; it is idle before anything is timed."""
@@ -107,13 +99,17 @@ def prepare(
     budgets: Budgets,
     timed_calls: int | None = None,
     zygote: Zygote | None = None,
+    hidden: Iterable[str | Path] = (),
+    lease: Lease | None = None,
 ) -> Setup:
     """Start the zygote (or take the one that is given), find the chip, measure the floor.
 
+    No worker can read what is `hidden`, nor the shipped suite. What confines workers is then in `Setup.confinement`.
     Raises UserError for a device that is not there.
     """
     device = resolve_device(device_name)
     zygote = zygote or Zygote()
+    zygote.hide(*hidden)
     try:
         torch.set_grad_enabled(False)
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -122,13 +118,16 @@ def prepare(
         protocol = protocol_for(device, spec)
         setup = Setup(
             device, chip, protocol, spec, Baseline(0.0, 0.0), seeds, seed_count, budgets, zygote,
-            timed_calls=timed_calls, calibrated=calibrated,
+            timed_calls=timed_calls, calibrated=calibrated, lease=lease or Alone(),
         )  # fmt: skip
+        if "flush_library" in spec:  # it lies in the user's own cache, which workers do not see
+            spec["flush_library"] = zygote.homes.share(spec["flush_library"])
         zygote.wait_ready()
-        protocol.warm_up()
-        setup.baseline = _baseline(setup)
-        if device.type == "cuda":
-            setup.sentinel = Sentinel(device)
+        with setup.lease.exclusive():
+            protocol.warm_up()
+            setup.baseline = _baseline(setup)
+            if device.type == "cuda":
+                setup.sentinel = Sentinel(device)
     except BaseException:
         zygote.close()
         raise
@@ -151,8 +150,6 @@ def _chip(device: torch.device) -> tuple[Chip, Chip | None, dict[str, Any]]:
 
 def _baseline(setup: Setup, calls: int = 60) -> Baseline:
     """The floor, and what the way to a worker adds to the judge's clock: a null candidate through a real worker."""
-    folder = setup.scratch / "null"
-    folder.mkdir(exist_ok=True)
     try:
         worker = setup.spawn()
     except (WorkerDied, WorkerTimeout) as error:
@@ -160,7 +157,9 @@ def _baseline(setup: Setup, calls: int = 60) -> Baseline:
     bindings = Bindings(worker, setup.device)
     try:
         tiny = {"x": torch.ones(1, device=setup.device)}
-        order = {"op": "load", "source": null_candidate.__file__, "init_kwargs": {}, "dsl": "cpp", "cache": str(folder)}
+        setup.confinement = worker.held
+        source, cache = worker.place("null", "null.py", Path(null_candidate.__file__).read_text())
+        order = {"op": "load", "source": str(source), "init_kwargs": {}, "dsl": "cpp", "cache": str(cache)}
         loaded = worker.ask(order, 60)
         if "raised" in loaded:
             raise UserError(f"a worker cannot run the null candidate: {loaded['raised']}: {loaded['message']}")

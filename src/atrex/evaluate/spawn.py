@@ -5,28 +5,31 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from atrex.errors import UserError
 from atrex.evaluate.channel import Channel, ChannelClosed, ChannelTimeout
+from atrex.evaluate.confine import bubblewrap, grants, worker_uid
+from atrex.evaluate.confine.homes import Folders, Homes
+from atrex.evaluate.confine.limits import Limits
+from atrex.hardware.sandbox import landlock_abi
 
 _PASSED_ON = (
     "PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "ROCM_PATH",
     "HIP_VISIBLE_DEVICES", "CC", "CXX", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
 )  # fmt: skip
 _LOG_TAIL = 64 << 10
+_FLOOD_PAUSE = 0.02  # seconds after 64 KiB: 3 MiB/s
+_LAST_WORDS = 8.0  # seconds for a zygote to end what its workers have started
 
 
 class WorkerDied(Exception):
@@ -58,38 +61,61 @@ def describe_status(status: int | None) -> str:
 class Zygote:
     """The process that workers are forked from. `versions` says what it has imported.
 
-    It owns the scratch folder, which `close` removes. Starting one imports nothing heavy here.
+    It owns the folders of its workers (`homes`), which `close` removes. `hidden` are files and folders that no worker
+    may read even where it reads what is around them; `limits` hold for each worker. `without` leaves mechanisms of the
+    confinement out (see `atrex.evaluate.confine.Ground`). Starting one imports nothing heavy here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, without: Iterable[str] = ()) -> None:
         self.threads = len(os.sched_getaffinity(0))
-        self.scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
+        self.homes = Homes()
+        self.limits = Limits.of_this_machine(str(self.homes.root))
+        self.hidden: set[str] = set()
+        self._uid: int | None = None
         mine, theirs = socket.socketpair()
+        scratch = str(self.homes.root)
         env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         env |= {
-            "HOME": str(self.scratch),
-            "TMPDIR": str(self.scratch),
+            "HOME": scratch,
+            "TMPDIR": scratch,
             "PYTHONDONTWRITEBYTECODE": "1",
             "OPENBLAS_NUM_THREADS": "1",  # an idle BLAS pool would be a thread in the zygote
             "OMP_NUM_THREADS": str(self.threads),
             "OMP_PROC_BIND": "true",
-            "ATREX_SYS_PATH": json.dumps([p for p in sys.path if p]),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         }
-        package_root = str(Path(__file__).resolve().parents[2])
-        env["PYTHONPATH"] = package_root
+        container = self._container(set(without))
+        env["ATREX_ZYGOTE"] = json.dumps(
+            {
+                "path": [p for p in sys.path if p],
+                "scratch": scratch,
+                "shared": str(self.homes.shared),
+                "bubblewrap": container is not None,
+                "without": sorted(without),
+            }
+        )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "atrex.evaluate.zygote", str(theirs.fileno())],
+            [*(container or ()), sys.executable, "-m", "atrex.evaluate.zygote", str(theirs.fileno())],
             env=env,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            cwd=self.scratch,
+            cwd=scratch,
             start_new_session=True,
         )
         theirs.close()
         self._channel = Channel(mine)
-        self._exits: dict[int, int] = {}
+        self._exits: dict[int, dict[str, Any]] = {}
         self.versions: dict[str, str] | None = None
+
+    def _container(self, without: set[str]) -> list[str] | None:
+        if "bubblewrap" in without or (landlock_abi() and "landlock" not in without):
+            return None
+        return bubblewrap.prefix(str(self.homes.root), grants.holes())
+
+    def hide(self, *paths: str | Path) -> None:
+        """Keep files and folders from workers that are forked from now on."""
+        self.hidden |= {os.path.realpath(path) for path in paths}
 
     def wait_ready(self, timeout: float = 120) -> None:
         """Wait for the imports. Raises UserError if the zygote does not come up."""
@@ -101,11 +127,19 @@ class Zygote:
             raise UserError("the worker zygote did not start: `python -c 'import torch'` must work here") from None
         if message["threads"] != 1:
             raise UserError(f"the worker zygote has {message['threads']} threads after its imports; 1 expected")
-        self.versions = message["ready"]
+        self.versions, self._uid = message["ready"], message["uid"]
 
-    def spawn(self, spec: dict[str, Any], memory_limit: int) -> Worker:
-        """Fork a worker. `spec` is what `atrex.evaluate.worker.main` gets."""
+    def spawn(self, spec: dict[str, Any]) -> Worker:
+        """Fork a worker with folders of its own. `spec` is what `atrex.evaluate.worker.main` gets beside those."""
         self.wait_ready()
+        folders = self.homes.new(worker_uid(spec["device"].split(":")[0], self._uid))
+        spec = spec | {
+            "scratch": str(folders.work),
+            "home": str(folders.home),
+            "shared": str(self.homes.shared),
+            "limits": asdict(self.limits),
+            "hidden": sorted(self.hidden),
+        }
         mine, theirs = socket.socketpair()
         log_read, log_write = os.pipe()
         self._channel.send(spec, [theirs.fileno(), log_write])
@@ -114,55 +148,67 @@ class Zygote:
         while True:
             message, _ = self._channel.receive(30)
             if "pid" in message:
-                return Worker(self, message["pid"], Channel(mine), log_read, memory_limit)
-            self._exits[message["exit"]] = message["status"]
+                return Worker(self, message["pid"], Channel(mine), log_read, folders, self.limits.output)
+            self._exits[message["exit"]] = message
 
-    def exit_status(self, pid: int, timeout: float = 5.0) -> int | None:
-        """The raw wait status of a worker that has ended, or None if it is not known in time."""
+    def how_it_ended(self, pid: int, timeout: float = 5.0) -> dict[str, Any]:
+        """Of a worker that has ended `status`, its raw wait status, and `excess`, if it was over a limit.
+
+        Empty if that is not known in time.
+        """
         deadline = time.monotonic() + timeout
         while pid not in self._exits:
             try:
                 message, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
             except (ChannelClosed, ChannelTimeout):
-                return None
+                return {}
             if "exit" in message:
-                self._exits[message["exit"]] = message["status"]
+                self._exits[message["exit"]] = message
         return self._exits.pop(pid)
 
     def close(self) -> None:
+        """End it with all its workers and what they have started; it does so itself once its channel is closed."""
         self._channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_WORDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-@dataclass
-class _Memory:
-    limit: int
-    over: int = 0
+        self.homes.close()
 
 
 class Worker:
-    """One forked worker. It leads its own process group; `kill` ends the whole group."""
+    """One forked worker, its folders, and `held`: what confines it, as it said before it knew its candidate.
 
-    def __init__(self, zygote: Zygote, pid: int, channel: Channel, log_fd: int, memory_limit: int):
+    It leads its own process group; `kill` ends the group, and the zygote what has left the group.
+    """
+
+    def __init__(
+        self, zygote: Zygote, pid: int, channel: Channel, log_fd: int, folders: Folders, full_speed_output: int
+    ):
         self.pid = pid
         self.alive = True
+        self.folders = folders
+        self.held: dict[str, Any] = {}
         self._zygote = zygote
         self._channel = channel
-        self._memory = _Memory(memory_limit)
+        self._full_speed_output = full_speed_output
         self._log = bytearray()
         self._ready = False
         self._reader = threading.Thread(target=self._drain, args=(log_fd,), daemon=True)
         self._reader.start()
 
     def _drain(self, fd: int) -> None:
-        # Output is read as it comes, so that a talkative candidate neither blocks nor fills memory or disk.
+        # Output is read as it comes, so that a talkative candidate neither blocks nor fills memory or disk; a flood is
+        # read slowly, so that it costs the candidate time and not the judge.
+        read = 0
         while data := os.read(fd, 1 << 16):
+            read += len(data)
             self._log += data
             if len(self._log) > 2 * _LOG_TAIL:
                 del self._log[:-_LOG_TAIL]
+            if read > self._full_speed_output:
+                time.sleep(_FLOOD_PAUSE)
         os.close(fd)
 
     @property
@@ -170,23 +216,16 @@ class Worker:
         """The last 64 KiB of what the candidate printed."""
         return bytes(self._log[-_LOG_TAIL:]).decode(errors="replace")
 
-    def _watch(self) -> None:
-        total = 0
-        with contextlib.suppress(psutil.Error):
-            me = psutil.Process(self.pid)
-            for process in [me, *me.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    memory = process.memory_info()
-                    total += memory.rss - getattr(memory, "shared", 0)
-        if total > self._memory.limit:
-            self._memory.over = total
-            self.kill()
-
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the worker has started its device. Raises WorkerTimeout or WorkerDied."""
         if not self._ready:
-            self._receive(timeout)
+            self.held = self._receive(timeout)["ready"]
             self._ready = True
+
+    def place(self, key: str, name: str, source: str) -> tuple[Path, Path]:
+        """Give the worker its candidate: (the source file, the cache that workers before it with this `key` left)."""
+        alone = not str(self.held["files"]).startswith("Landlock")
+        return self._zygote.homes.place(self.folders, key, name, source, alone)
 
     def ask(self, message: dict[str, Any], timeout: float, fds: list[int] | None = None) -> dict[str, Any]:
         """Send and wait for the answer. Raises WorkerTimeout (the worker is killed) or WorkerDied."""
@@ -209,7 +248,7 @@ class Worker:
 
     def _receive(self, timeout: float) -> dict[str, Any]:
         try:
-            return self._channel.receive(timeout, tick=self._watch)[0]
+            return self._channel.receive(timeout)[0]
         except ChannelTimeout:
             self.kill()
             raise WorkerTimeout from None
@@ -219,7 +258,7 @@ class Worker:
     def ask_timed(self, message: dict[str, Any], timeout: float, spin: bool = False) -> tuple[dict[str, Any], float]:
         """As `ask`, for an order that sends a note when its work has ended: the answer, and microseconds until then.
 
-        With `spin` this process stays awake meanwhile, for the shorter and steadier time; the memory watch rests.
+        With `spin` this process stays awake meanwhile, for the shorter and steadier time.
         """
         started = time.perf_counter_ns()
         first = self._ask_spinning(message, timeout) if spin else self.ask(message, timeout)
@@ -227,15 +266,14 @@ class Worker:
         return (self._receive(timeout) if "ended" in first else first), took
 
     def _death(self, why: str) -> WorkerDied:
-        if self._memory.over:
-            used, limit = self._memory.over >> 20, self._memory.limit >> 20
-            return WorkerDied(f"used {used} MiB of memory, over its limit of {limit} MiB", oom=True)
-        status = self._zygote.exit_status(self.pid, timeout=1.0)
+        end = self._zygote.how_it_ended(self.pid, timeout=1.0)
         self.kill()
-        if status is None:
+        if not end:
             return WorkerDied(f"broke off its channel to the judge ({why})")
-        oom = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        return WorkerDied(describe_status(status) + (" (out of memory?)" if oom else ""), oom)
+        if end["excess"]:
+            return WorkerDied(end["excess"]["text"], oom=end["excess"]["what"] == "memory")
+        oom = os.WIFSIGNALED(end["status"]) and os.WTERMSIG(end["status"]) == signal.SIGKILL
+        return WorkerDied(describe_status(end["status"]) + (" (out of memory?)" if oom else ""), oom)
 
     def kill(self) -> None:
         """SIGKILL the process group. Safe to call again."""
@@ -247,7 +285,8 @@ class Worker:
                 os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the worker and give back its descriptors. The zygote reaps it in its own time."""
+        """End the worker and give back its descriptors and folders. The zygote reaps it in its own time."""
         self.kill()
         self._channel.close()
         self._reader.join(0.05)
+        self._zygote.homes.release(self.folders)

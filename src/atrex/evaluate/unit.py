@@ -61,6 +61,7 @@ class UnitJudge:
 
     def __init__(self, setup: Setup, unit: Unit, clocks: Any = None, *, readiness: bool = False, confirm: bool = False):
         self.setup, self.unit, self.clocks = setup, unit, clocks
+        self.lease = setup.lease
         self.wants_readiness, self.wants_confirmation = readiness, confirm
         self.tally = Tally()
         self.stage = Stage.COMPILE
@@ -95,7 +96,8 @@ class UnitJudge:
                         doubt = self._doubt(worker, bindings)
                 except UnitFailure as failure:
                     if failure.category in ("numeric_mismatch", "over_budget"):
-                        self._adopt_anyway(worker, bindings)
+                        with self.lease.shared():
+                            self._adopt_anyway(worker, bindings)
                     raise
             if doubt:
                 self._measure_again(doubt)
@@ -122,7 +124,7 @@ class UnitJudge:
     @contextmanager
     def _worker(self):
         """A fresh worker for the candidate; however it ends, its end becomes a failure of the current stage."""
-        with self._phase("spawn"):
+        with self._phase("spawn"), self.lease.shared():
             try:
                 worker = self.setup.spawn()
             except (WorkerDied, WorkerTimeout) as error:
@@ -135,7 +137,7 @@ class UnitJudge:
         except WorkerDied as death:
             raise self._death(death) from None
         finally:
-            with self._phase("close"):
+            with self._phase("close"), self.lease.shared():
                 worker.close()
                 bindings.close()
             self.log = worker.log
@@ -154,13 +156,9 @@ class UnitJudge:
     def _load(self, worker: Worker) -> float:
         """Import the candidate in the worker; seconds that it took. Raises UnitFailure of the compile stage."""
         setup, candidate = self.setup, self.unit.candidate
+        self.confinement = worker.held
         # One cache per candidate file: private to it, shared by its units, so that nothing is compiled twice.
-        home = setup.scratch / f"candidate-{candidate.sha256[:16]}"
-        cache = home / "cache"
-        cache.mkdir(parents=True, exist_ok=True)
-        source = home / candidate.path.name
-        source.unlink(missing_ok=True)  # an earlier unit of this candidate could have rewritten its copy
-        source.write_text(candidate.source)
+        source, cache = worker.place(candidate.sha256[:16], candidate.path.name, candidate.source)
         order = {
             "op": "load", "source": str(source), "cache": str(cache), "dsl": self.unit.dsl,
             "init_kwargs": dict(self.unit.shape.init_kwargs),
@@ -172,12 +170,17 @@ class UnitJudge:
         if "raised" in answer:
             raise UnitFailure(Stage.COMPILE, "exception", raised(answer))
         loaded = read(Loaded, answer, "import")
-        self.confinement = loaded.held
         self.setup.collector_fault = loaded.collector_fault
         self.setup.prefork()
         return loaded.import_seconds
 
     def _compile_and_correct(self, worker: Worker, bindings: Bindings, purpose: str = "") -> None:
+        with self.lease.shared():
+            self._all_cases(worker, bindings, purpose)
+            if self.lease.crowded:  # the worker that is forked ahead must not start while another judge times
+                self.setup.settle()
+
+    def _all_cases(self, worker: Worker, bindings: Bindings, purpose: str) -> None:
         setup, unit = self.setup, self.unit
         seconds = self._load(worker)
         sizes = set()
@@ -243,13 +246,20 @@ class UnitJudge:
 
     def _time(self, worker: Worker, bindings: Bindings, attempt: int = 0) -> None:
         setup = self.setup
-        samples = self.samples = Samples()
-        watch = Watch(setup.sentinel)
-        before = self.clocks() if self.clocks else None
-        with self._phase("settle"):
+        self.samples = Samples()
+        with self._phase("settle"), self.lease.shared():
             setup.settle()
-        with self._phase("pilot"):
             timing = self._timing(worker, bindings, attempt)
+        watch = Watch(setup.sentinel)
+        asked = time.monotonic()
+        with self.lease.exclusive():
+            self.phases["wait"] = round(self.phases.get("wait", 0.0) + time.monotonic() - asked, 4)
+            self._timed(timing, watch)
+
+    def _timed(self, timing: Timing, watch: Watch) -> None:
+        setup, samples = self.setup, self.samples
+        before = self.clocks() if self.clocks else None
+        with self._phase("pilot"):
             pilot_us = timing.pilot(samples)
         count = setup.budgets.calls(pilot_us, setup.timed_calls)
         if count is None:
@@ -298,7 +308,7 @@ class UnitJudge:
             return
         setup, unit = self.setup, self.unit
         waits = self.samples.waits if setup.device.type == "cuda" else None
-        with self._phase("readiness"):
+        with self._phase("readiness"), self.lease.shared():
             probed = Readiness(
                 worker, bindings, unit.problem, unit.shape, setup.seeds, setup.budgets, setup.device, setup.fp8
             )
@@ -327,7 +337,9 @@ class UnitJudge:
                 self.chip = self.setup.chip = load_or_calibrate_cpu(max_age=0)
             self.setup.refresh()
         with self._worker() as (worker, bindings):
-            self._load(worker)
+            with self.lease.shared():
+                self._load(worker)
+                self.setup.settle()
             second = self._doubt(worker, bindings, attempt)
         if second:
             raise second.outcome(first)

@@ -32,9 +32,8 @@ _POISON_AT_MOST = 2 << 30  # bytes of free allocator memory that are overwritten
 class Bench:
     """State of one unit: the model, its operands, the mailbox for outputs, and the last outputs."""
 
-    def __init__(self, spec: dict[str, Any], held: dict[str, Any]):
+    def __init__(self, spec: dict[str, Any]):
         self.spec = spec
-        self.held = held
         self.device = torch.device(spec["device"])
         self.scratch = Path(spec["scratch"])
         self.model: torch.nn.Module | None = None
@@ -91,7 +90,6 @@ class Bench:
             self.protocol = protocol_for(self.device, self.spec)
         return {
             "import_seconds": time.monotonic() - started,
-            "held": self.held,
             "collector_fault": self.collector_fault,
         }
 
@@ -297,10 +295,10 @@ def main(channel: Channel, spec: dict[str, Any], held: dict[str, Any]) -> None:
     """Answer orders until the judge is gone. A Python exception is an answer; anything worse ends the process."""
     os.chdir(spec["scratch"])
     os.environ["HOME"] = os.environ["TMPDIR"] = spec["scratch"]
-    bench = Bench(spec, held)
+    bench = Bench(spec)
     bench.channel = channel
     bench.start()
-    channel.send({"ready": True})
+    channel.send({"ready": held})  # said before any candidate code could say it otherwise
     orders = {
         name: getattr(bench, name)
         for name in ("load", "artifacts", "bind", "call", "show", "pilot", "retire", "arm", "timed", "batch", "probe")

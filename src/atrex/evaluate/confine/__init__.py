@@ -1,0 +1,141 @@
+"""What holds a worker: files, network, users, system calls and bounds, each as far as the kernel offers it.
+
+`Ground` is what a zygote and its workers have in common; `enter` confines one worker right after its fork, before any
+candidate code. What it returns says what really holds, and goes into every record as `confinement`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+from atrex.evaluate.confine import grants, limits, privileges, seccomp
+from atrex.evaluate.confine.kernel import prctl
+from atrex.evaluate.confine.landlock import ALL, READ, WRITE, Ruleset
+from atrex.evaluate.confine.limits import Limits
+from atrex.evaluate.confine.namespaces import SHARED_MEMORY, Enclosure
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+UNCONFINED = "unconfined"
+# CUDA is started inside the confinement. It needs the judge's user (memory is shared between processes of one user
+# only) and is left its sockets.
+_DEVICES_WITH_DRIVER = ("cuda",)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Of a zygote: its pid, what it has left behind, the spare user for workers on the CPU, what they read.
+
+    `without` leaves mechanisms out, to show what the others do alone: landlock, seccomp, user, namespaces, bubblewrap;
+    "landlock:3" stands for an older Landlock.
+    """
+
+    zygote: int
+    enclosure: Enclosure = Enclosure()
+    uid: int | None = None
+    roots: tuple[str, ...] = ()
+    bubblewrap: bool = False
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of one worker: its device type, the folders it writes to, what it must not read although it lies below a root."""
+
+    device: str
+    folders: tuple[str, ...]
+    limits: Limits
+    hidden: tuple[str, ...] = ()
+    readable: tuple[str, ...] = field(default=())
+
+
+def worker_uid(device: str, uid: int | None) -> int | None:
+    """The user that a worker on a device type runs as, given the spare one: None for the judge's own."""
+    return None if device in _DEVICES_WITH_DRIVER else uid
+
+
+def enter(ground: Ground, terms: Terms) -> dict[str, Any]:
+    """Confine the calling process. Raises SystemExit if the zygote is gone already."""
+    driver = terms.device in _DEVICES_WITH_DRIVER
+    uid = worker_uid(terms.device, ground.uid)
+    os.setsid()
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what its children leave behind stays in its tree, where it is counted
+    limits.enter(terms.limits, uid is not None)
+    ruleset = _ruleset(ground, terms, driver)  # while every path can still be opened
+    bare = privileges.drop(uid)
+    dies_with_parent = prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would have reset it
+    if os.getppid() != ground.zygote:
+        raise SystemExit(1)
+    no_new_privs = prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if ruleset:
+        ruleset.restrict()
+    scoped = ruleset is not None and ruleset.refuses_signals
+    own_signals_only = not scoped and uid is None
+    filtered = "seccomp" not in ground.without and seccomp.install(
+        unix_sockets=driver, memory_files=uid is None, own_signals_only=own_signals_only
+    )
+    held = {
+        "files": _files(ground, ruleset),
+        "network": _network(ground, ruleset, filtered),
+        "unix_sockets": _unix_sockets(ground, scoped, filtered, driver),
+        "signals": _signals(scoped, uid, filtered and own_signals_only),
+        "system_calls": "filtered" if filtered else UNCONFINED,
+        "capabilities": "none" if bare else UNCONFINED,
+        "uid": os.getuid(),
+        "own_user": uid is not None,
+        "process_group": True,
+        "parent_death_signal": dies_with_parent,
+        "no_new_privs": no_new_privs,
+    }
+    return held | {"unconfined": sorted(name for name, value in held.items() if value == UNCONFINED)}
+
+
+def _ruleset(ground: Ground, terms: Terms, driver: bool) -> Ruleset | None:
+    if "landlock" in ground.without:
+        return None
+    older = [int(name.split(":")[1]) for name in ground.without if name.startswith("landlock:")]
+    try:
+        ruleset = Ruleset(*older)
+    except OSError:
+        return None
+    for path, access in grants.rules(ground.roots, (*grants.holes(), *terms.hidden)):
+        ruleset.allow(path, access)
+    for path in terms.readable:
+        ruleset.allow(path, READ)
+    for path in grants.DEVICES + tuple(grants.gpu_nodes() if driver else ()):
+        ruleset.allow(path, ALL)
+    if SHARED_MEMORY in ground.enclosure.emptied:
+        ruleset.allow(SHARED_MEMORY, ALL)
+    ruleset.allow(f"/proc/{os.getpid()}/task", WRITE)  # threads are named there, and CUDA does not start otherwise
+    for path in terms.folders:
+        ruleset.allow(path, ALL)
+    return ruleset
+
+
+def _files(ground: Ground, ruleset: Ruleset | None) -> str:
+    if ruleset:
+        return f"Landlock {ruleset.abi}"
+    return "bubblewrap" if ground.bubblewrap else UNCONFINED
+
+
+def _network(ground: Ground, ruleset: Ruleset | None, filtered: bool) -> str:
+    held = (["empty namespace"] if ground.enclosure.network else []) + (["no sockets"] if filtered else [])
+    if not held:
+        return UNCONFINED
+    return ", ".join(held + (["no TCP"] if ruleset and ruleset.refuses_tcp else []))
+
+
+def _unix_sockets(ground: Ground, scoped: bool, filtered: bool, driver: bool) -> str:
+    if filtered and not driver:
+        return "none"
+    if not (ground.enclosure.network or scoped):
+        return UNCONFINED
+    emptied = [folder for folder in ground.enclosure.emptied if folder != SHARED_MEMORY]
+    return "abstract ones refused, by path open" + (f" outside {', '.join(emptied)}" if emptied else "")
+
+
+def _signals(scoped: bool, uid: int | None, own_only: bool) -> str:
+    held = (["Landlock"] if scoped else []) + (["another user"] if uid is not None else [])
+    return ", ".join(held + (["only to itself"] if own_only else [])) or UNCONFINED
