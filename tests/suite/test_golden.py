@@ -9,8 +9,6 @@ import pytest
 from atrex.problems import load_suite
 from tests.suite.deviations import DEVIATIONS
 
-# Published figures that depend on a random draw of the routing; tests/suite/test_moe.py pins both sides.
-DRAWN = {"fused_moe": "flops", "moe_align_block_size": "bytes"}
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden" / "operators.json"
 SUITE = load_suite()
 
@@ -51,8 +49,6 @@ def test_published_shapes_come_first(operator):
 
 @pytest.mark.parametrize("operator", SUITE.problems)
 def test_work_is_the_published_one_where_that_is_right(published, operator):
-    if operator in DRAWN:
-        pytest.skip(f"published {DRAWN[operator]} are drawn at random")
     for shape, unit in units(published, operator):
         work = SUITE.problems[operator].work(shape)
         flops, read, written = DEVIATIONS.get(operator, lambda kwargs: (0, 0, 0))(unit["input"])

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import atrex
-from atrex.cli import doctor, hardware, repro, score, suite, suite_make, suite_stats
+from atrex.cli import doctor, hardware, repro, score, suite, suite_make, suite_stats, suite_validate
 from atrex.cli import eval as evaluation
 from atrex.errors import UserError
 
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Is this GPU kernel production-ready?",
 )
+suite.app.command("validate")(suite_validate.validate)
 suite.app.command("weights")(suite_stats.weights)
 suite.app.command("stats")(suite_stats.stats)
 suite.app.command("new")(suite_make.new)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from atrex.problems.lint import Report
     from atrex.problems.model import Problem, Shape
 
 app = typer.Typer(no_args_is_help=True)
@@ -93,60 +93,6 @@ def show(
     print_table(["id", "shape", "FLOPs", "bytes", "H200 us", "MI308X us"], rows)
 
 
-@app.command()
-def validate(
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A problem or suite folder; default: the shipped suite.")
-    ] = None,
-    problem: Annotated[str | None, typer.Option(help="Only this operator.")] = None,
-    shapes: Annotated[str | None, typer.Option(help='Shape ids, such as "0,3-5"; default: all.')] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
-    run_all: Annotated[bool, typer.Option("--all", help="Run shapes of any size on the CPU too.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 1,
-    mutants: Annotated[bool, typer.Option("--mutants", help="Mutation testing: print the kill table.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Check that problems are sound: wrong outputs fail, the reference and an honest kernel pass, files agree.
-
-    On the CPU, shapes over a budget of bytes and FLOPs are listed as not run. Exits with 1 when a check fails.
-    """
-    from atrex.evaluate.plan import select_shapes
-    from atrex.hardware.detect import detect
-    from atrex.problems.lint import CPU_BUDGET, UNLIMITED
-    from atrex.problems.lint import validate as check
-    from atrex.problems.load import load_suite
-    from atrex.problems.release import refuse_edits
-
-    detect(device)  # refuses a device that is not here
-    loaded = load_suite(folder)
-    refuse_edits(loaded)
-    chosen = [loaded.problem(problem)] if problem else list(loaded.problems.values())
-    budget = CPU_BUDGET if device == "cpu" and not run_all else UNLIMITED
-    if mutants:
-        from atrex.cli.suite_mutants import print_kill_tables
-
-        selected = [(each, select_shapes(each, shapes)) for each in chosen]
-        return print_kill_tables(selected, device, budget, seed, as_json)
-
-    reports = []
-    for each in chosen:
-
-        def progress(shape_id: str, operator: str = each.operator) -> None:
-            if sys.stderr.isatty():
-                print(f"\r\x1b[K{operator} {shape_id}", end="", file=sys.stderr, flush=True)
-
-        reports.append(check(each, select_shapes(each, shapes), device, budget, seed, progress))
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
-    if as_json:
-        print(json.dumps([_report(report) for report in reports], indent=2))
-    else:
-        for report in reports:
-            _print_report(report)
-    if any(report.failures for report in reports):
-        raise typer.Exit(1)
-
-
 @app.command("generate-roofline")
 def generate(
     folder: Annotated[
@@ -184,26 +130,16 @@ def _describe(problem: Problem, shape: Shape) -> dict[str, Any]:
     }
 
 
-def _report(report: Report) -> dict[str, Any]:
-    return {
-        "operator": report.operator,
-        "ran": report.ran,
-        "not_run": report.not_run,
-        "checks": len(report.findings),
-        "failures": [{"shape": f.shape, "check": f.check, "detail": f.detail} for f in report.failures],
-    }
+def not_run_lines(not_run: Mapping[str, str]) -> list[str]:
+    """Shape ids by why they were not run, a line a reason; of those that were too large, each with its size."""
+    from atrex.problems.lint import TOO_LARGE
 
-
-def _print_report(report: Report) -> None:
-    verdict = "sound" if not report.failures else f"{len(report.failures)} checks FAILED"
-    print(f"{report.operator}: {verdict} ({len(report.findings)} checks, {len(report.ran)} shapes run)")
-    for finding in report.failures:
-        place = f"shape {finding.shape}" if finding.shape else "folder"
-        print(f"  FAILED {place}: {finding.check}: {finding.detail}")
-    if report.not_run:
-        print(f"  not run here: too large: {len(report.not_run)} shapes (--all runs them)")
-        for shape_id, why in report.not_run.items():
-            print(f"    {shape_id}: {why}")
+    reasons: dict[str, list[str]] = {}
+    for shape_id, why in sorted(not_run.items(), key=lambda item: (len(item[0]), item[0])):
+        kind, _, size = why.partition(": ") if why.startswith(TOO_LARGE) else (why, "", "")
+        reasons.setdefault(kind, []).append(f"{shape_id} ({size})" if size else shape_id)
+    hint = {TOO_LARGE: f"{TOO_LARGE} (--all runs them)"}
+    return [f"not run here: {hint.get(why, why)}: {len(i)} shapes: {', '.join(i)}" for why, i in reasons.items()]
 
 
 def print_table(headers: list[str], rows: list[list[Any]]) -> None:

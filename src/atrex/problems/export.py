@@ -87,8 +87,13 @@ def _metadata(problem: Problem, score: float | None) -> dict[str, Any]:
     shapes = {}
     for shape_id, shape in meta.shapes.items():
         entry: dict[str, Any] = {"description": shape.description, "call_count": shape.call_count}
-        for production in shape.production.values():
-            entry["production_performance"] = {"framework": production.backend, "performance_us": production.us}
+        if shape.production:
+            entry["production_performance"] = {
+                chip: {"framework": production.backend, "performance_us": production.us}
+                for chip, production in shape.production.items()
+            }
+        for total in shape.traced_total_us.values():
+            entry["total_duration_us"] = total
         shapes[shape_id] = {key: value for key, value in entry.items() if value is not None}
     return {
         "id": f"atrex_{problem.operator}",

@@ -9,6 +9,9 @@ from atrex.problems.dtypes import NAMES
 from atrex.problems.metadata import Metadata, Operand, Production, Provenance, PublishedCompare, ShapeMeta
 from atrex.roofline.work import Work
 
+# The chip that the published release means where it names none: the one whose bounds are the lower ones.
+TRACED_ON = "XPU-A"
+
 
 def is_foreign(metadata: Any) -> bool:
     """Whether this metadata is not of our form, which always states how outputs are compared."""
@@ -61,15 +64,24 @@ def _operands(raw: Any) -> dict[str, Operand]:
 
 def _shape(shape_id: str, entry: Any) -> ShapeMeta:
     entry = _mapping(entry)
-    production = _mapping(entry.get("production_performance"))
-    us = production.get("performance_us")
-    known = {"XPU-A": Production(us=us, backend=production.get("framework"))} if us and us > 0 else {}
+    timed = _mapping(entry.get("production_performance"))
+    if "performance_us" in timed:  # without a chip
+        timed = {TRACED_ON: timed}
+    known = {}
+    for chip, production in timed.items():
+        us = _mapping(production).get("performance_us")
+        if isinstance(us, (int, float)) and us > 0:
+            known[str(chip)] = Production(us=us, backend=_mapping(production).get("framework"))
+    calls, total = entry.get("call_count"), entry.get("total_duration_us")
+    calls = calls if isinstance(calls, int) and calls > 0 else None
+    traced = {TRACED_ON: total} if calls and isinstance(total, (int, float)) and total > 0 else {}
     return ShapeMeta(
         origin="published",
         published_id=shape_id,
         description=entry["description"] if _text(entry.get("description")) else None,
-        call_count=entry["call_count"] if isinstance(entry.get("call_count"), int) else None,
+        call_count=calls,
         production=known,
+        traced_total_us=traced,
     )
 
 

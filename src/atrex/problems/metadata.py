@@ -149,6 +149,8 @@ class Production(_Strict):
 class ShapeMeta(_Strict):
     """Provenance of one shape; `production` is the deployed kernel's time by chip id.
 
+    `traced_total_us` is what the `call_count` calls took together that a serving trace lists under this shape, by chip
+    id. `under_roofline` says why one of these times is less than the chip's roofline.
     `trivial` says why drawn inputs of this shape cannot tell every wrong output from the right one. What passes there
     must then fail in a corner case, which every unit runs beside its seeds.
     """
@@ -158,7 +160,20 @@ class ShapeMeta(_Strict):
     description: str | None = None
     call_count: int | None = None
     production: dict[str, Production] = Field(default_factory=dict)
+    traced_total_us: dict[str, float] = Field(default_factory=dict)
+    under_roofline: str | None = None
     trivial: str | None = None
+
+    @property
+    def traced_us(self) -> dict[str, float]:
+        """The mean traced call in microseconds, by chip id."""
+        return {chip: total / (self.call_count or 1) for chip, total in self.traced_total_us.items()}
+
+    @model_validator(mode="after")
+    def _calls_are_counted(self) -> ShapeMeta:
+        if self.traced_total_us and not self.call_count:
+            raise ValueError("traced_total_us: expected call_count beside it, the calls that took it")
+        return self
 
 
 class Metadata(_Strict):
