@@ -59,16 +59,20 @@ class _BySdpa(torch.nn.Module):
 
 
 class _WeightsRounded(_BySdpa):
-    """Probabilities in the operands' dtype, as tensor cores take them."""
+    """Head by head, in runs of queries; probabilities in the operands' dtype, as tensor cores take them."""
+
+    RUN = 4096
 
     def forward(self, q, k, v, cu_seqlens_q, cu_seqlens_k):
         out = torch.zeros_like(q)
         for s in range(len(cu_seqlens_q) - 1):
-            rows = slice(int(cu_seqlens_q[s]), int(cu_seqlens_q[s + 1]))
             keys = slice(int(cu_seqlens_k[s]), int(cu_seqlens_k[s + 1]))
-            queries, here, values = (x.float().transpose(0, 1) for x in (q[rows], k[keys], v[keys]))
-            weights = torch.softmax(queries @ here.mT * q.shape[2] ** -0.5, -1).to(q.dtype).float()
-            out[rows] = (weights @ values).transpose(0, 1).to(q.dtype)
+            for top in range(int(cu_seqlens_q[s]), int(cu_seqlens_q[s + 1]), self.RUN):
+                rows = slice(top, min(top + self.RUN, int(cu_seqlens_q[s + 1])))
+                for head in range(q.shape[1]):
+                    logits = q[rows, head].float() @ k[keys, head].float().T * q.shape[2] ** -0.5
+                    weights = torch.softmax(logits, -1).to(q.dtype).float()
+                    out[rows, head] = (weights @ v[keys, head].float()).to(q.dtype)
         return out
 
 

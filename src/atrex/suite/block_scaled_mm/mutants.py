@@ -35,10 +35,12 @@ class _BlockByBlock(torch.nn.Module):
 
     def forward(self, a, b, a_scales, b_scales):
         out = torch.zeros(a.shape[0], b.shape[0], device=a.device)
-        for block in range(a.shape[1] // self.group_k):
-            columns = slice(block * self.group_k, (block + 1) * self.group_k)
-            right = b_scales[:, block].repeat_interleave(self.group_n)
-            out += self.product(a[:, columns], b[:, columns]) * a_scales[:, block, None] * right
+        for first in range(0, len(a), 2**15):
+            rows = slice(first, first + 2**15)
+            for block in range(a.shape[1] // self.group_k):
+                columns = slice(block * self.group_k, (block + 1) * self.group_k)
+                right = b_scales[:, block].repeat_interleave(self.group_n)
+                out[rows] += self.product(a[rows, columns], b[:, columns]) * a_scales[rows, block, None] * right
         return out
 
 

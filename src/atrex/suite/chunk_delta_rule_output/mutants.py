@@ -45,4 +45,26 @@ class _Unrounded(torch.nn.Module):
         return (out * q.shape[-1] ** -0.5).to(v.dtype)
 
 
-RIGHT = {"chunk by chunk, scores unrounded": _Unrounded}
+class _Recurrent(_Unrounded):
+    """Token by token in every chunk at once, with a state that is its chunk's own: no scores."""
+
+    def forward(self, q, k, v, h, g):
+        batch, tokens, heads, width = v.shape
+        group = heads // q.shape[2]
+
+        def chunks(x, fill=0.0):
+            x = torch.nn.functional.pad(x.float(), (0, 0, 0, 0, 0, -tokens % self.chunk), value=fill)
+            return x.view(batch, -1, self.chunk, heads, x.shape[-1])
+
+        q, k = (chunks(x.repeat_interleave(group, 2)) for x in (q, k))
+        values, gates = chunks(v), chunks(g[..., None])
+        state, keep = h.float(), gates.diff(dim=2, prepend=torch.zeros_like(gates[:, :, :1])).exp()
+        out = torch.empty_like(values)
+        for t in range(self.chunk):
+            state = keep[:, :, t, :, :, None] * state + k[:, :, t, :, :, None] * values[:, :, t, :, None]
+            out[:, :, t] = (q[:, :, t, :, None] @ state).squeeze(-2)
+        out = out.view(batch, -1, heads, width)[:, :tokens] * q.shape[-1] ** -0.5
+        return out.to(v.dtype).contiguous()
+
+
+RIGHT = {"chunk by chunk, scores unrounded": _Unrounded, "as a recurrence in every chunk": _Recurrent}

@@ -48,4 +48,25 @@ class _StateInFloat32(torch.nn.Module):
         return {"h": torch.stack(h, 1), "v_new": v_new, "initial_state": pool}
 
 
-RIGHT = {"operands of the second product unrounded": _StateInFloat32}
+class _TokenByToken(_StateInFloat32):
+    """The state decayed and written at every token; what a token reads is the state before its chunk."""
+
+    def forward(self, k, w, u, g, initial_state, initial_state_indices):
+        tokens, heads = u.shape[1:3]
+        keys = k.float().repeat_interleave(heads // k.shape[2], 2)
+        rows = initial_state_indices.long()
+        state, h, v_new = initial_state[rows].float(), [], torch.empty_like(u)
+        for t in range(tokens):
+            if t % self.chunk == 0:
+                h.append(state.to(k.dtype))
+                before = h[-1].float()
+            fresh = u[:, t].float() - torch.einsum("bhk,bhkv->bhv", w[:, t].float(), before)
+            v_new[:, t] = fresh.to(u.dtype)
+            step = g[:, t] if t % self.chunk == 0 else g[:, t] - g[:, t - 1]
+            state = step.float().exp()[..., None, None] * state + keys[:, t, :, :, None] * fresh[:, :, None]
+        pool = initial_state.clone()
+        pool[rows] = state.to(pool.dtype)
+        return {"h": torch.stack(h, 1), "v_new": v_new, "initial_state": pool}
+
+
+RIGHT = {"operands of the second product unrounded": _StateInFloat32, "token by token": _TokenByToken}

@@ -24,38 +24,43 @@ WRONG = {
 }
 
 
-def _wide(codes, scales):
-    return codes.float() * scales.float().repeat_interleave(128, -2).repeat_interleave(128, -1)
+class _BlockByBlock(torch.nn.Module):
+    """Scales applied to the products of blocks of 128, as a grouped fp8 product does; tokens found by comparison."""
 
-
-class _TokenByToken(torch.nn.Module):
     def __init__(self, num_experts, intermediate_size, top_k):
         super().__init__()
+        self.experts = num_experts
 
     def middle(self, x):
         return x
 
+    def product(self, left, codes, scales):
+        """left [n, k] float, codes [m, k] fp8, scales [m / 128, k / 128] -> [n, m]."""
+        out = torch.zeros(len(left), len(codes), device=left.device)
+        for block in range(scales.shape[1]):
+            columns = slice(128 * block, 128 * (block + 1))
+            out += left[:, columns] @ codes[:, columns].float().T * scales[:, block].repeat_interleave(128)
+        return out
+
     def forward(self, hidden_states, w1, w2, topk_weights, topk_ids, a_scale, fc1_scale, fc2_scale):
-        x = hidden_states.float() * a_scale.repeat_interleave(128, -1)
-        out = []
-        for t, chosen in enumerate(topk_ids.tolist()):
-            total = 0
-            for j, e in enumerate(chosen):
-                gate, up = (_wide(w1[e], fc1_scale[e]) @ x[t]).chunk(2)
-                total = total + topk_weights[t, j] * (
-                    _wide(w2[e], fc2_scale[e]) @ self.middle(gate.sigmoid() * gate * up)
-                )
-            out.append(total)
-        return torch.stack(out).to(torch.bfloat16)
+        x = hidden_states.float().unflatten(1, (-1, 128)).mul(a_scale[:, :, None]).flatten(1)
+        out = torch.zeros_like(x)
+        for expert in topk_ids.unique().tolist():
+            chosen = (topk_ids == expert).any(1).nonzero().squeeze(1)
+            weight = torch.where(topk_ids[chosen] == expert, topk_weights[chosen], 0).sum(1, keepdim=True)
+            gate, up = self.product(x[chosen], w1[expert], fc1_scale[expert]).chunk(2, dim=1)
+            down = self.product(self.middle(gate.sigmoid() * gate * up), w2[expert], fc2_scale[expert])
+            out[chosen] += weight * down
+        return out.to(torch.bfloat16)
 
 
-class _Requantized(_TokenByToken):
+class _Requantized(_BlockByBlock):
     """What enters the second product in fp8, in groups of 128, as production has it."""
 
     def middle(self, x):
-        groups = x.view(-1, 128)
+        groups = x.unflatten(1, (-1, 128))
         scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
-        return ((groups / scale).to(torch.float8_e4m3fn).float() * scale).view(-1)
+        return ((groups / scale).to(torch.float8_e4m3fn).float() * scale).flatten(1)
 
 
-RIGHT = {"token by token": _TokenByToken, "requantized between the products": _Requantized}
+RIGHT = {"scales after the product": _BlockByBlock, "requantized between the products": _Requantized}

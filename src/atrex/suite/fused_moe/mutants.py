@@ -21,8 +21,8 @@ WRONG = {
 SURVIVORS = {"tokens of the slots": "the same thing where there is one token"}
 
 
-class _TokenByToken(torch.nn.Module):
-    """All slots at once: each token's experts gathered."""
+class _EveryExpert(torch.nn.Module):
+    """Every expert on every token, with a weight of zero where it was not chosen."""
 
     def __init__(self, num_experts, intermediate_size, top_k):
         super().__init__()
@@ -31,21 +31,22 @@ class _TokenByToken(torch.nn.Module):
         return x
 
     def forward(self, hidden_states, w1, w2, topk_weights, topk_ids):
-        out = []
-        for t, chosen in enumerate(topk_ids.long()):
-            both = torch.einsum("kih,h->ki", w1[chosen].float(), hidden_states[t].float())
-            gate, up = self.cast(both).chunk(2, dim=-1)
+        weights = torch.zeros(len(hidden_states), len(w1), device=hidden_states.device)
+        weights.scatter_(1, topk_ids.long(), topk_weights.float())
+        x = hidden_states.float()
+        out = torch.zeros_like(x)
+        for expert in range(len(w1)):
+            gate, up = self.cast(torch.nn.functional.linear(x, w1[expert].float())).chunk(2, dim=-1)
             middle = self.cast(gate * torch.sigmoid(gate) * up)
-            parts = self.cast(torch.einsum("khi,ki->kh", w2[chosen].float(), middle))
-            out.append((parts * topk_weights[t, :, None].float()).sum(0))
-        return torch.stack(out)
+            out += weights[:, expert, None] * self.cast(torch.nn.functional.linear(middle, w2[expert].float()))
+        return out
 
 
-class _RoundedBetween(_TokenByToken):
+class _RoundedBetween(_EveryExpert):
     """What lies between the products rounded to bf16, as production kernels have it."""
 
     def cast(self, x):
         return x.to(torch.bfloat16).float()
 
 
-RIGHT = {"token by token": _TokenByToken, "rounded between the products": _RoundedBetween}
+RIGHT = {"every expert on every token": _EveryExpert, "rounded between the products": _RoundedBetween}

@@ -43,4 +43,30 @@ class _Complex(torch.nn.Module):
         return {"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}
 
 
-RIGHT = {"as complex numbers": _Complex}
+class _HeadByHead(_Complex):
+    """Each head turned by itself, the frequencies as powers of one number."""
+
+    def forward(self, qkv, positions, qkv_bias=None):
+        half = self.rope // 2
+        steps = torch.full((half,), 1e4 ** (-1 / half), dtype=torch.float64, device=qkv.device)
+        frequency = torch.cat([steps.new_ones(1), steps[1:]]).cumprod(0)
+        angle = positions.double()[:, None] * frequency
+        c, s = angle.cos().float(), angle.sin().float()
+        out = {"q": self.q, "k": self.kv, "v": self.kv}
+        first = 0
+        for name, count in out.items():
+            heads = []
+            for _ in range(count):
+                x = qkv[:, first : first + self.size].float()
+                if qkv_bias is not None:
+                    x = x + qkv_bias[first : first + self.size].float()
+                if name != "v":
+                    left, right = x[:, :half], x[:, half : self.rope]
+                    x = torch.cat([left * c - right * s, left * s + right * c, x[:, self.rope :]], 1)
+                heads.append(x.to(qkv.dtype))
+                first += self.size
+            out[name] = torch.stack(heads, 1)
+        return out
+
+
+RIGHT = {"as complex numbers": _Complex, "head by head": _HeadByHead}

@@ -55,4 +55,38 @@ class _StepByStep(torch.nn.Module):
         return {"out": (out * q.shape[-1] ** -0.5).to(v.dtype), "initial_state": pool}
 
 
-RIGHT = {"step by step": _StepByStep}
+class _SmallChunks(_StepByStep):
+    """Chunks of 16 tokens with the inverse of their triangle written out, in float32."""
+
+    CHUNK = 16
+
+    def forward(self, A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices):
+        tokens, heads = v.shape[1:3]
+        q, k = (x.float().repeat_interleave(heads // q.shape[2], 2).transpose(1, 2) for x in (q, k))
+        if self.norm:
+            q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+        steps = torch.nn.functional.softplus(a.float() + dt_bias.float(), self.beta, self.threshold)
+        gates = (-A_log.float().exp() * steps).transpose(1, 2)[..., None]
+        beta, values = b.float().sigmoid().transpose(1, 2)[..., None], v.float().transpose(1, 2)
+        live = initial_state_indices >= 0
+        state = initial_state[initial_state_indices.clamp(min=0).long()].float() * live[:, None, None, None]
+        out = torch.empty_like(values)
+        for first in range(0, tokens, self.CHUNK):
+            part = slice(first, min(first + self.CHUNK, tokens))
+            g = gates[:, :, part].cumsum(2)
+            queries, keys = q[:, :, part], k[:, :, part]
+            since = torch.exp((g - g.mT).clamp(max=0))
+            eye = torch.eye(g.shape[2], device=g.device)
+            inverse = torch.linalg.inv(eye + (beta[:, :, part] * since * (keys @ keys.mT)).tril(-1))
+            wrong = values[:, :, part] - g.exp() * (keys @ state)
+            written = inverse @ (beta[:, :, part] * wrong)
+            out[:, :, part] = g.exp() * (queries @ state) + (since * (queries @ keys.mT)).tril() @ written
+            last = g[:, :, -1:]
+            state = last.exp() * state + ((last - g).exp() * keys).mT @ written
+        pool = initial_state.clone()
+        pool[initial_state_indices[live].long()] = state[live].to(pool.dtype)
+        out = out.transpose(1, 2) * q.shape[-1] ** -0.5
+        return {"out": out.to(v.dtype).contiguous(), "initial_state": pool}
+
+
+RIGHT = {"step by step": _StepByStep, "chunks of 16, inverted": _SmallChunks}

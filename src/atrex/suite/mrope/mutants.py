@@ -55,4 +55,30 @@ class _Complex(torch.nn.Module):
         return {"q": rotated(q), "k": rotated(k)}
 
 
-RIGHT = {"as complex numbers": _Complex}
+class _HalvesTurned(_Complex):
+    """x cos + turned(x) sin over the whole head, with cosines of one and sines of zero past the rotary part."""
+
+    def forward(self, q, k, cos, sin):
+        def whole(table, rest):
+            axes = self.table(table)
+            wide = torch.cat([axes, axes], -1) if self.neox else axes.repeat_interleave(2, -1)
+            return torch.nn.functional.pad(wide, (0, self.size - self.rotary), value=rest)[:, None]
+
+        c, s = whole(cos, 1.0), whole(sin, 0.0)
+
+        def turned(x):
+            part, rest = x[..., : self.rotary], x[..., self.rotary :]
+            if self.neox:
+                part = torch.cat([-part[..., self.rotary // 2 :], part[..., : self.rotary // 2]], -1)
+            else:
+                part = torch.stack([-part[..., 1::2], part[..., 0::2]], -1).flatten(-2)
+            return torch.cat([part, rest], -1)
+
+        def rotated(x):
+            heads = x.view(len(x), -1, self.size).float()
+            return (heads * c + turned(heads) * s).view(x.shape).to(x.dtype)
+
+        return {"q": rotated(q), "k": rotated(k)}
+
+
+RIGHT = {"as complex numbers": _Complex, "halves turned": _HalvesTurned}

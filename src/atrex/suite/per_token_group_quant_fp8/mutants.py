@@ -25,10 +25,15 @@ class _ByReciprocal(torch.nn.Module):
         return wide * scales.reciprocal()
 
     def forward(self, x):
-        wide = x.float().unflatten(-1, (-1, self.group))
-        scales = wide.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448.0
-        codes = self.scaled(wide, scales).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
-        return {"quantized": codes.flatten(-2), "scales": scales.squeeze(-1)}
+        quantized = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+        scales = torch.empty(len(x), x.shape[1] // self.group, device=x.device)
+        for first in range(0, len(x), 2**15):
+            rows = slice(first, first + 2**15)
+            wide = x[rows].float().unflatten(-1, (-1, self.group))
+            step = wide.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448.0
+            quantized[rows] = self.scaled(wide, step).clamp(-448.0, 448.0).to(quantized.dtype).flatten(-2)
+            scales[rows] = step.squeeze(-1)
+        return {"quantized": quantized, "scales": scales}
 
 
 class _Divided(_ByReciprocal):
@@ -36,4 +41,4 @@ class _Divided(_ByReciprocal):
         return wide / scales
 
 
-RIGHT = {"by the reciprocal": _ByReciprocal, "at once": _Divided}
+RIGHT = {"by the reciprocal": _ByReciprocal, "by a division": _Divided}
