@@ -89,3 +89,18 @@ def test_what_scoring_refuses_names_the_run(tmp_path):
 def test_bad_input_is_a_user_error(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert isinstance(run(*arguments).exception, UserError)
+
+
+def test_the_published_ceiling_and_rule_stand_beside_ours(tmp_path):
+    cases = {f"seed{i}": True for i in range(5)}
+    roofline = {"roofline_us": 5.0, "bound": "memory", "S": 0.5, "published_us": 8.0, "published_S": 0.8}
+    correctness = {"passed": True, "cases": cases, "published_check": False}
+    path = write_run(tmp_path, [unit(roofline=roofline, correctness=correctness)])
+    (candidate,) = document(path)["runs"][0]["candidates"]
+    weight = published_weights().values["rms_norm"]
+    assert candidate["summary"]["s_agg"] == pytest.approx(0.5 * weight)
+    assert candidate["summary"]["s_agg_published_bound"] == pytest.approx(0.8 * weight)
+    assert (candidate["operators"][0]["correct"], candidate["operators"][0]["published_correct"]) == (1, 0)
+    printed = " ".join(run(path, "--units").stdout.split())
+    assert "under equation 1 with the published W and Q" in printed
+    assert "atol 1e-2, rtol 5e-2 on five seeds" in printed and "published rule" in printed

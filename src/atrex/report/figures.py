@@ -44,6 +44,11 @@ def counts(value: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {name}" for name, n in value.items()) or "0"
 
 
+def passed(value: bool | None) -> str:
+    """Whether a unit passes a rule."""
+    return DASH if value is None else "yes" if value else "no"
+
+
 def shown(value: Shown | None) -> str:
     """A property's count over the units where it was tried."""
     return f"{value.yes} of {value.tried}" if value else DASH

@@ -71,7 +71,8 @@ def _rows(every: Collection[Summary]) -> list[Row]:
                         "against the peaks measured on this device"))
     if any(s.s_agg_published_bound is not None for s in every):
         rows.append(Row("  published bound", lambda s: figures.score(s.s_agg_published_bound),
-                        "under the published W and Q"))
+                        "under equation 1 with the published W and Q"))
+    ruled = any(s.published_unknown < s.shapes_run for s in every)
     rows += [
         Row("  inside coverage", lambda s: figures.score(s.s_agg_inside), "S_agg over the weight that was run"),
         Row("coverage", lambda s: figures.percent(s.coverage), "of the weight is in the operators that were run"),
@@ -79,6 +80,7 @@ def _rows(every: Collection[Summary]) -> list[Row]:
         Row("  inside", lambda s: figures.percent(s.compile_rate_inside), "over what was run"),
         Row("correct", lambda s: figures.percent(s.correctness), over_all),
         Row("  inside", lambda s: figures.percent(s.correctness_inside), "over what was run"),
+        *([Row("  published rule", _published, "atol 1e-2, rtol 5e-2 on five seeds, not ours")] if ruled else []),
         Row("DSL share", lambda s: _of(figures.percent(s.adoption), s.adoption_operators, s),
             "mean over the operators where it was measured"),
         Row("dominant", lambda s: f"{s.dominant} of {s.operators}", "operators with a mean DSL share over 50 %"),
@@ -108,6 +110,11 @@ def _rows(every: Collection[Summary]) -> list[Row]:
     if any(s.skipped for s in every):
         rows.append(Row("  skipped", lambda s: str(s.skipped)))
     return rows
+
+
+def _published(s: Summary) -> str:
+    unknown = f" ({s.published_unknown} unknown)" if s.published_unknown else ""
+    return figures.percent(s.correctness_published) + unknown
 
 
 def _of(text: str, n: int, s: Summary) -> str:

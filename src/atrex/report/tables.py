@@ -18,6 +18,7 @@ from atrex.scoring.failures import MAPPING_NOTE, FailureCount, failures, stage_t
 from atrex.scoring.operators import OperatorScore
 from atrex.scoring.readiness import unit_readiness
 from atrex.scoring.records import Status, UnitRecord
+from atrex.scoring.units import published_correct
 
 REASONS_SHOWN = 20
 STYLES = {Status.PASSED: "green", Status.FAILED: "red", Status.ERROR: "magenta", Status.SKIPPED: "yellow"}
@@ -52,7 +53,8 @@ def print_run(
             _print_marks(candidate.records, console)
             _print_reasons(candidate.records, console)
     if scored:
-        console.print(_operators_table({label: list(c.operators.values()) for label, c in scored.items()}))
+        by_label = {label: list(c.operators.values()) for label, c in scored.items()}
+        console.print(_operators_table(by_label, _ruled(records)))
     summaries = {label: candidate.summary for label, candidate in scored.items()}
     _print_failures({label: failures(c.records) for label, c in scored.items()}, console)
     if len(summaries) == 1:
@@ -74,7 +76,8 @@ def _table(title: str, *columns: str, left: int = 1) -> Table:
 
 def _units_table(label: str, records: Sequence[UnitRecord], operators: Sequence[str]) -> Table:
     table = _table(f"Units: {label}", "operator", "shape", "verdict", "median us", "roofline us", "bound", "S",
-                   "attainable", "DSL share", *(["ready"] if any(r.readiness for r in records) else []), left=3)
+                   "attainable", "DSL share", *(["published rule"] if _ruled(records) else []),
+                   *(["ready"] if any(r.readiness for r in records) else []), left=3)
     order = {name: i for i, name in enumerate(operators)}
     for r in sorted(records, key=lambda r: (order[r.operator], r.held_out, r.origin != "published", _natural(r.shape))):
         timed, roofline = r.performance, r.roofline
@@ -88,6 +91,7 @@ def _units_table(label: str, records: Sequence[UnitRecord], operators: Sequence[
             figures.score(roofline.S if roofline else None),
             figures.score(roofline.attainable_S if roofline else None),
             figures.percent(r.adoption.share if r.adoption else None),
+            *([figures.passed(published_correct(r))] if _ruled(records) else []),
             *([figures.shown(unit_readiness(r))] if any(r.readiness for r in records) else []),
         )
     return table
@@ -112,7 +116,12 @@ def _print_reasons(records: Sequence[UnitRecord], console: Console) -> None:
         console.print(Text(f"... and {len(stopped) - REASONS_SHOWN} more, in units.jsonl"))
 
 
-def _operators_table(by_label: Mapping[str, Sequence[OperatorScore]]) -> Table:
+def _ruled(records: Sequence[UnitRecord]) -> bool:
+    """Whether any record says how the published rule would have judged."""
+    return any(r.correctness is not None and r.correctness.published_check is not None for r in records)
+
+
+def _operators_table(by_label: Mapping[str, Sequence[OperatorScore]], ruled: bool) -> Table:
     optional = {
         "calibrated": lambda s: s.calibrated,
         "published bound": lambda s: s.published_bound,
@@ -122,7 +131,8 @@ def _operators_table(by_label: Mapping[str, Sequence[OperatorScore]]) -> Table:
     shown = {name: value for name, value in optional.items() if any(value(s) is not None for s in every)}
     held_out, several = any(s.held_out for s in every), len(by_label) > 1
     title = "Operators" if several else f"Operators: {next(iter(by_label))}"
-    columns = ["operator", "compiled", "correct", "S_i", "strict", "attainable", *shown, "DSL share"]
+    columns = ["operator", "compiled", "correct", *(["published rule"] if ruled else []), "S_i", "strict", "attainable", *shown,
+               "DSL share"]
     columns += ["generalizes", "weight"] if held_out else ["weight"]
     table = _table(title, *(["candidate"] if several else []), *columns, left=1 + several)
     for label, scores in by_label.items():
@@ -132,6 +142,7 @@ def _operators_table(by_label: Mapping[str, Sequence[OperatorScore]]) -> Table:
                 Text(s.operator),
                 f"{s.compiled}/{s.shapes}",
                 f"{s.correct}/{s.shapes}",
+                *([_by_published_rule(s)] if ruled else []),
                 figures.score(None if s.correct and not s.scored else s.s),
                 figures.score(s.strict),
                 figures.score(s.attainable),
@@ -142,6 +153,10 @@ def _operators_table(by_label: Mapping[str, Sequence[OperatorScore]]) -> Table:
             )
         table.add_section()
     return table
+
+
+def _by_published_rule(s: OperatorScore) -> str:
+    return f"{s.published_correct}/{s.shapes}" + (f" ({s.published_unknown} ?)" if s.published_unknown else "")
 
 
 def _print_failures(by_label: Mapping[str, Sequence[FailureCount]], console: Console) -> None:

@@ -27,7 +27,8 @@ class Summary:
     """The figures of one candidate set over the whole suite. None means not measured or not defined, never zero.
 
     Over all `operators` and `shapes` of the suite, what was not run counting 0: `s_agg` = sum of w_i S_i and its
-    variants (`strict`, `attainable`, `calibrated` peaks, `published_bound`), `compile_rate`, `correctness`.
+    variants (`strict`, `attainable`, `calibrated` peaks, `published_bound`), `compile_rate`, `correctness`;
+    `correctness_published` is the latter by the published rule, of which `published_unknown` shapes do not tell.
     Inside what was run (the same figures over the operators and shapes that have a record or were planned):
     `s_agg_inside`, `compile_rate_inside`, `correctness_inside`; `coverage` is the weight of those operators.
     Over the operators where defined, with their number beside it: `adoption`, `s_median`, `baselines`.
@@ -52,6 +53,8 @@ class Summary:
     compile_rate_inside: float | None
     correctness: float
     correctness_inside: float | None
+    correctness_published: float
+    published_unknown: int
     adoption: float | None
     adoption_operators: int
     dominant: int
@@ -116,6 +119,8 @@ def summarize(
         compile_rate_inside=_inside(inside, ran, lambda s: s.compiled),
         correctness=sum(s.correct / s.shapes for s in suite) / len(denominators),
         correctness_inside=_inside(inside, ran, lambda s: s.correct),
+        correctness_published=sum(s.published_correct / s.shapes for s in suite) / len(denominators),
+        published_unknown=sum(s.published_unknown for s in suite),
         adoption=fmean(shares) if shares else None,
         adoption_operators=len(shares),
         dominant=dominant,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from atrex.scoring.records import Status, UnitRecord
-from atrex.scoring.units import by_operator, headline, unit_score
+from atrex.scoring.units import by_operator, headline, published_correct, unit_score
 
 DOMINANT_SHARE = 0.5  # "genuinely dominated (>50 %)" by the target DSL: the Atrex-Bench paper, section 4.3
 
@@ -17,7 +17,8 @@ class OperatorScore:
     """One operator. None means not defined or not measured, never zero.
 
     `shapes` is the denominator: every published shape, run or not. `run` counts those with a record, `compiled` and
-    `correct` those that passed the gate, `scored` those with an S_j.
+    `correct` those that passed the gate, `scored` those with an S_j. `published_correct` are those of them all that
+    pass the published rule, `published_unknown` those of which the records do not tell.
     `s` is S_i, the median of S_j over the correct shapes that have one, 0 if there is none; whether it is defined, for
     figures that are only taken where they are, is `scored > 0`. `strict` is the median over all `shapes`, where a
     shape without an S_j (failed, absent, over budget, in error) counts 0. `attainable`, `calibrated` and
@@ -33,6 +34,8 @@ class OperatorScore:
     run: int
     compiled: int
     correct: int
+    published_correct: int
+    published_unknown: int
     scored: int
     s: float
     strict: float
@@ -81,6 +84,7 @@ def _operator(name: str, records: list[UnitRecord], weight: float | None, denomi
     listed = [r for r in records if not r.held_out]
     shares = [r.adoption.share for r in units if r.adoption is not None]
     held_out = [r for r in records if r.held_out]
+    published = [published_correct(r) for r in units]
     return OperatorScore(
         operator=name,
         weight=weight,
@@ -88,6 +92,8 @@ def _operator(name: str, records: list[UnitRecord], weight: float | None, denomi
         run=len(units),
         compiled=sum(r.compiled for r in units),
         correct=sum(r.correct for r in units),
+        published_correct=sum(p is True for p in published),
+        published_unknown=sum(p is None for p in published),
         scored=len(scores),
         s=median(scores) if scores else 0.0,
         strict=median(scores + [0.0] * (shapes - len(scores))) if shapes else 0.0,

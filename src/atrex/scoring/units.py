@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from atrex.scoring.records import Status, UnitRecord
+from atrex.scoring.records import CATEGORIES, Stage, Status, UnitRecord
 
+PUBLISHED_SEEDS = 5  # of the published protocol: the Atrex-Bench paper, section 4
+_WITHOUT_OUTPUTS = (*CATEGORIES[Stage.COMPILE], "timeout", "exception")
 S_COLUMNS = ("S", "attainable_S", "calibrated_S", "published_S")
 
 
@@ -50,6 +52,20 @@ def unit_score(record: UnitRecord, column: str = "S") -> float | None:
             f"{'at most 1 and ' if column == 'S' else ''}over 0 (an evaluation error)"
         )
     return value
+
+
+def published_correct(record: UnitRecord) -> bool | None:
+    """Whether the unit is correct by the published rule (atol 1e-2, rtol 5e-2, five seeds); None if that is not known.
+
+    A unit that ran into a failure before there were outputs is not correct by any rule. One that our own rule stopped
+    before its fifth seed, and one of a run with fewer seeds, may or may not be.
+    """
+    check = record.correctness.published_check if record.correctness is not None else None
+    if check is None:
+        stopped = record.verdict.status == Status.FAILED and record.verdict.category in _WITHOUT_OUTPUTS
+        return False if stopped else None
+    seeds = sum(name.startswith("seed") for name in record.correctness.cases)
+    return check and (True if seeds >= PUBLISHED_SEEDS else None)
 
 
 def headline(records: Iterable[UnitRecord]) -> list[UnitRecord]:
