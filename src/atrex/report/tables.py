@@ -131,8 +131,8 @@ def _operators_table(by_label: Mapping[str, Sequence[OperatorScore]], ruled: boo
     shown = {name: value for name, value in optional.items() if any(value(s) is not None for s in every)}
     held_out, several = any(s.held_out for s in every), len(by_label) > 1
     title = "Operators" if several else f"Operators: {next(iter(by_label))}"
-    columns = ["operator", "compiled", "correct", *(["published rule"] if ruled else []), "S_i", "strict", "attainable", *shown,
-               "DSL share"]
+    columns = ["operator", "compiled", "correct", *(["published rule"] if ruled else []), "S_i", "strict", "attainable",
+               *shown, "DSL share"]
     columns += ["generalizes", "weight"] if held_out else ["weight"]
     table = _table(title, *(["candidate"] if several else []), *columns, left=1 + several)
     for label, scores in by_label.items():
