@@ -7,13 +7,19 @@ paths find them again in the next unit.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 import stat
-import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+
+_PATIENCE = 10.0  # seconds for the removal of one tree
 
 
 @dataclass
@@ -104,11 +110,50 @@ def _move_folder(old: Path, new: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a tree, however deep and whatever its modes; no link is followed."""
+    """Remove a tree, however deep and whatever its modes. No link is followed, and no path gets long.
+
+    Folders are emptied one by one: what folders they hold is moved up to the root of the tree and waits there.
+    """
     try:
-        shutil.rmtree(path)
+        root = _open_folder(str(path), None)
     except FileNotFoundError:
         return
-    except (OSError, RecursionError):
-        for command in (["chmod", "-R", "u+rwx", "--"], ["rm", "-rf", "--"]):
-            subprocess.run([*command, str(path)], check=False, capture_output=True)
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        prefix, number = secrets.token_hex(8), count()
+        while (names := os.listdir(root)) and time.monotonic() < deadline:  # a process may live that adds to it
+            for name in names:
+                _empty(root, name, prefix, number)
+        os.rmdir(path)
+    except OSError:
+        return  # it holds what this user cannot remove: it stays, in a folder of temporary files
+    finally:
+        os.close(root)
+
+
+def _empty(root: int, name: str, prefix: str, number: Iterator[int]) -> None:
+    if not stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=root)
+        return
+    folder = _open_folder(name, root)
+    try:
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                os.close(_open_folder(entry.name, folder))
+                os.rename(entry.name, f"{prefix}-{next(number)}", src_dir_fd=folder, dst_dir_fd=root)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=root)
+
+
+def _open_folder(name: str, parent: int | None) -> int:
+    """Open a folder that is no link, after giving its owner every right to it."""
+    path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        with contextlib.suppress(PermissionError):
+            os.chmod(f"/proc/self/fd/{path}", 0o700)
+        return os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_DIRECTORY)
+    finally:
+        os.close(path)

@@ -7,9 +7,10 @@ the machine's own totals have moved: a watch that is felt would be part of what 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from atrex.evaluate.confine.limits import Limits
@@ -20,6 +21,7 @@ PERIOD = 0.2  # seconds
 _GROWTH = 64 << 20  # bytes of the machine's shared memory, or of the file system, that call for a closer look
 _GROWTH_FILES = 10_000
 _LOOK_ANYWAY = 50  # periods
+_ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,13 @@ class Watch:
         if len(pids) > self.limits.processes:
             return Excess("processes", f"ran {len(pids)} processes at once, over its limit of {self.limits.processes}")
         self._periods += 1
-        return self._look_at_memory(pids) or self._look_at_disk()
+        return self._look_at_memory(pids) or self._look_at_disk(pids)
 
     def _look_at_memory(self, pids: list[int]) -> Excess | None:
         used = sum(resident_bytes(pid) for pid in pids)
         now = _shared_memory_of_machine()
         if abs(now - self._shared_then) > _GROWTH or self._periods % _LOOK_ANYWAY == 0:
-            self._shared_then, self._shared = now, shared_file_bytes(pids) + self._shared_folder_bytes()
+            self._shared_then, self._shared = now, open_file_bytes(pids, _in_memory) + self._shared_folder_bytes()
         used += self._shared
         if used <= self.limits.memory:
             return None
@@ -76,7 +78,7 @@ class Watch:
         about = os.statvfs(self._folders[0])
         return (about.f_blocks - about.f_bfree) * about.f_frsize, about.f_files - about.f_ffree
 
-    def _look_at_disk(self) -> Excess | None:
+    def _look_at_disk(self, pids: list[int]) -> Excess | None:
         used, files = self._space()
         if (
             used - self._space_then[0] < _GROWTH
@@ -86,8 +88,8 @@ class Watch:
             self._space_then = min(used, self._space_then[0]), min(files, self._space_then[1])
             return None
         self._space_then = used, files
-        limits = self.limits
-        size = count = 0
+        limits, device = self.limits, os.fstat(self._folders[0]).st_dev
+        size, count = open_file_bytes(pids, lambda _, about: about.st_nlink == 0 and about.st_dev == device), 0
         for nbytes in (n for fd in self._folders for n in file_sizes(fd)):
             size, count = size + nbytes, count + 1
             if size > limits.disk:
@@ -112,23 +114,26 @@ def _shared_memory_of_machine() -> int:
         return next((int(line.split()[1]) << 10 for line in meminfo if line.startswith(b"Shmem:")), 0)
 
 
-def shared_file_bytes(pids: list[int]) -> int:
-    """Memory of the memory files (memfd and the like) that processes hold open, mapped or not, each counted once."""
+def open_file_bytes(pids: list[int], counts: Callable[[str, os.stat_result], bool]) -> int:
+    """Bytes taken by the files that processes hold open and that `counts` (by name and status), each counted once."""
     found: dict[tuple[int, int], int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     path = f"/proc/{pid}/fd/{name}"
-                    if os.readlink(path).startswith(("/memfd:", "/dev/shm/", "/dev/zero")):
-                        about = os.stat(path)
-                        if stat.S_ISREG(about.st_mode):
-                            found[about.st_dev, about.st_ino] = about.st_blocks * 512
+                    about = os.stat(path)
+                    if stat.S_ISREG(about.st_mode) and counts(os.readlink(path), about):
+                        found[about.st_dev, about.st_ino] = about.st_blocks * 512
     return sum(found.values())
 
 
+def _in_memory(name: str, _: os.stat_result) -> bool:
+    return name.startswith("/memfd:")
+
+
 def file_sizes(fd: int) -> Iterator[int]:
-    """Bytes on disk of every entry below an open folder. Links are not followed; what is too deep counts as endless."""
+    """Bytes on disk of every entry below an open folder, links as links; what cannot be listed counts as endless."""
     waiting = [f"/proc/self/fd/{fd}"]
     while waiting:
         folder = waiting.pop()
@@ -142,5 +147,5 @@ def file_sizes(fd: int) -> Iterator[int]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            if error.errno == 36:  # ENAMETOOLONG
-                yield 1 << 62
+            if error.errno != errno.ENOTDIR:
+                yield _ENDLESS
