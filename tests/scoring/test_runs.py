@@ -97,9 +97,10 @@ def test_a_candidate_that_run_json_does_not_list_is_a_set_of_its_own():
     assert list(group_records({}, [unit(candidate="a.py"), unit(candidate="b.py")])) == ["a.py", "b.py"]
 
 
-def test_devices_are_never_one_set():
+def test_chips_are_never_one_set_and_devices_of_one_chip_are():
     records = [unit(), unit(device="cpu", chip="cpu")]
-    assert list(group_records({}, records)) == ["kernels/triton on H200 (cuda:0)", "kernels/triton on cpu (cpu)"]
+    assert list(group_records({}, records)) == ["kernels/triton on H200", "kernels/triton on cpu"]
+    assert list(group_records({}, [unit(shape="0"), unit(shape="1", device="cuda:1")])) == ["kernels/triton"]
 
 
 def test_planned_units_leave_out_held_out_ones():

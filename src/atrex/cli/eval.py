@@ -19,7 +19,7 @@ def evaluate(
     problem: Annotated[str | None, typer.Option(help="Operator; default: what the file is named after.")] = None,
     shapes: Annotated[str | None, typer.Option(help='Shape ids, such as "0,3-5"; default: all.')] = None,
     dsl: Annotated[str | None, typer.Option(help="Target DSL; default: what the candidate's imports say.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda:N; default: cuda:0 where there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:N, cuda:0,cuda:1, cuda:all; default: cuda:0.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Randomized input sets per unit.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Run directory; default: runs/<time>-<candidate>.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
@@ -30,6 +30,9 @@ def evaluate(
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Judge what passed again in a fresh worker with new seeds.")
     ] = False,
+    judges: Annotated[
+        int, typer.Option(min=1, help="Judges per device: they compile and check side by side, and time alone.")
+    ] = 1,
     require_locked: Annotated[
         bool, typer.Option("--require-locked", help="Refuse a device whose clocks are not known to be locked.")
     ] = False,
@@ -79,6 +82,7 @@ def evaluate(
             readiness=readiness,
             confirm=confirm,
             require_locked=require_locked,
+            judges=judges,
         )
         started = time.monotonic()
         outcome = run(request, _progress, zygote)

@@ -14,17 +14,16 @@ import torch
 import atrex
 from atrex.errors import UserError
 from atrex.evaluate.budgets import CPU_LIMIT, Budgets
-from atrex.evaluate.candidates import resolve
+from atrex.evaluate.candidates import Candidate, resolve
+from atrex.evaluate.engine import Engine, Serial, Terms, UnitName
 from atrex.evaluate.plan import Plan, make_plan
+from atrex.evaluate.pool import Pool
 from atrex.evaluate.rundir import RunDirectory
 from atrex.evaluate.seeds import Seeds
-from atrex.evaluate.setup import Setup, prepare, resolve_device
+from atrex.evaluate.setup import prepare, resolve_device
 from atrex.evaluate.spawn import Zygote
-from atrex.evaluate.unit import UnitJudge
 from atrex.problems.load import load_suite, suite_hash
 from atrex.scoring.records import UnitRecord
-
-BUSY_SHARE = 0.5  # of the cited bandwidth: a quiet device copies at 80 to 95 % of it
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,17 @@ class Request:
     readiness: bool = True
     confirm: bool = False
     require_locked: bool = False
+    judges: int = 1
+
+    @property
+    def devices(self) -> list[str]:
+        """`device` as single ones: it may be several, with commas, or "cuda:all"."""
+        if self.device == "cuda:all":
+            return [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cuda:0"]
+        names = [name.strip() for name in self.device.split(",")]
+        if len(set(names)) < len(names) or len({name.split(":")[0] for name in names}) > 1:
+            raise UserError(f"--device {self.device}: expected different devices of one kind, such as cuda:0,cuda:1")
+        return names
 
     def effective(self) -> Request:
         """With what --quick stands for: one shape, one seed, 20 calls, no held-out shapes, no readiness."""
@@ -59,6 +69,7 @@ class Request:
 
 
 Progress = Callable[[int, int, UnitRecord], None]
+Watch = Callable[[str, UnitName | None], None]
 
 
 @dataclass
@@ -71,57 +82,76 @@ class Outcome:
     interrupted: bool = False
 
 
-def run(request: Request, progress: Progress | None = None, zygote: Zygote | None = None) -> Outcome:
+def run(
+    request: Request, progress: Progress | None = None, zygote: Zygote | None = None,
+    watch: Watch = lambda device, unit: None,
+) -> Outcome:  # fmt: skip
     """Judge everything that `request` names. Raises UserError for bad input, before any unit is judged.
 
-    A `zygote` that the caller has started already, and closes, saves the time of its imports.
+    A `zygote` that the caller has started already, and closes, saves the time of its imports. `progress` is called with
+    every record, `watch` when a device begins a unit (None: it has no more).
     """
     request = request.effective()
-    device = resolve_device(request.device)
-    if request.require_locked:
+    devices = [resolve_device(name) for name in request.devices]
+    for device in devices if request.require_locked else ():
         _require_locked(device)
     suite = load_suite(request.suite)
     candidates = resolve(request.candidates, list(suite.problems), request.problem)
-    limit = CPU_LIMIT if device.type == "cpu" and not request.all_sizes else None
+    limit = CPU_LIMIT if devices[0].type == "cpu" and not request.all_sizes else None
     plan = make_plan(
-        suite, candidates, request.shapes, request.dsl, device.type, request.held_out, request.quick, limit
+        suite, candidates, request.shapes, request.dsl, devices[0].type, request.held_out, request.quick, limit
     )
-    units = plan.units
-    about = _about(request, device, plan, suite.version)
+    about = _about(request, devices, plan, suite.version)
     directory = _open(request, about)
     seeds = directory.seeds if directory else Seeds()
     done = {(r.candidate, r.operator, r.shape) for r in directory.done} if directory else set()
     records = list(directory.done) if directory else []
-    waiting = [u for u in units if u.key not in done]
+    waiting = [u for u in plan.units if u.key not in done]
     interrupted = False
     try:
         if waiting:
-            setup = prepare(str(device), seeds, request.seeds, request.budgets, request.timed_calls, zygote)
+            engine = _engine(request, devices, _terms(request, seeds, candidates), zygote, watch)
             try:
-                measured = _measured(setup)
-                about |= measured
-                if directory:
-                    directory.note(**measured)
-                for unit in waiting:
-                    extras = {"readiness": request.readiness, "confirm": request.confirm}
-                    record = UnitJudge(setup, unit, _clocks(device), **extras).run()
+                _note(about, directory, engine.measured)
+                for record in engine.judge(waiting):
                     records.append(record)
                     if directory:
                         directory.add(record)
                     if progress:
-                        progress(len(records), len(units), record)
-                if setup.collector_fault:
-                    about["adoption"] = f"not measured: {setup.collector_fault}"
-                    if directory:
-                        directory.note(adoption=about["adoption"])
+                        progress(len(records), len(plan.units), record)
+                _note(about, directory, engine.measured)
             finally:
-                setup.close()
+                engine.close()
     except KeyboardInterrupt:
         interrupted = True
     if directory:
         directory.close(finished=not interrupted)
         about = directory.about
     return Outcome(records, about, directory.path if directory else None, interrupted)
+
+
+def _terms(request: Request, seeds: Seeds, candidates: list[Candidate]) -> Terms:
+    hidden = {str(candidate.path.resolve()) for candidate in candidates}
+    hidden |= {str(path.resolve()) for path in (request.out, request.suite) if path}
+    return Terms(
+        seeds.secret, request.seeds, request.budgets, request.timed_calls, request.readiness, request.confirm,
+        request.suite, tuple(sorted(hidden)),
+    )  # fmt: skip
+
+
+def _engine(request: Request, devices: list[torch.device], terms: Terms, zygote: Zygote | None, watch: Watch) -> Engine:
+    if len(devices) > 1 or request.judges > 1:
+        return Pool([str(device) for device in devices], request.judges, terms, watch)
+    setup = prepare(
+        str(devices[0]), terms.seeds, terms.seed_count, terms.budgets, terms.timed_calls, zygote, terms.hidden
+    )
+    return Serial(setup, terms, watch)
+
+
+def _note(about: dict[str, Any], directory: RunDirectory | None, measured: dict[str, Any]) -> None:
+    about |= measured
+    if directory:
+        directory.note(**measured)
 
 
 def _open(request: Request, about: dict[str, Any]) -> RunDirectory | None:
@@ -132,7 +162,7 @@ def _open(request: Request, about: dict[str, Any]) -> RunDirectory | None:
     return RunDirectory.create(request.out, about, Seeds())
 
 
-def _about(request: Request, device: torch.device, plan: Plan, suite_version: str) -> dict[str, Any]:
+def _about(request: Request, devices: list[torch.device], plan: Plan, suite_version: str) -> dict[str, Any]:
     units = plan.units
     candidates = {}
     for unit in units:
@@ -145,8 +175,8 @@ def _about(request: Request, device: torch.device, plan: Plan, suite_version: st
         "suite": str(request.suite) if request.suite else "shipped",
         "suite_version": suite_version,
         "suite_hash": suite_hash(request.suite),
-        "device": str(device),
-        "device_name": device_name(device),
+        "device": request.device,
+        "device_name": device_name(devices[0]),
         "versions": versions(),
         "candidates": list(candidates.values()),
         "planned": [[u.problem.operator, u.shape.id] for u in units],
@@ -159,27 +189,6 @@ def _about(request: Request, device: torch.device, plan: Plan, suite_version: st
 
 def _argv() -> list[str]:
     return ["atrex", *sys.argv[1:]] if sys.argv and Path(sys.argv[0]).name.startswith("atrex") else []
-
-
-def _measured(setup: Setup) -> dict[str, Any]:
-    base = setup.baseline
-    return {
-        "chip": setup.chip.id,
-        "floor_us": base.floor_us,
-        "null_us": base.null_us,
-        "round_trip_us": base.round_trip_us,
-        "sentinel": _sentinel(setup),
-        "worker_versions": setup.zygote.versions,
-    }
-
-
-def _sentinel(setup: Setup) -> dict[str, Any] | None:
-    """The sentinel's baseline, and whether the device was busy from the start; None on the CPU."""
-    sentinel = setup.sentinel
-    if sentinel is None:
-        return None
-    share = sentinel.bandwidth / setup.chip.memory_bandwidth
-    return {"baseline_us": sentinel.baseline_us, "bandwidth_share": share, "busy_at_start": share < BUSY_SHARE}
 
 
 def device_name(device: torch.device) -> str:
@@ -209,17 +218,11 @@ def _require_locked(device: torch.device) -> None:
     """Raises UserError where the device's clocks are not known to be locked."""
     if device.type != "cuda":
         raise UserError(f"--require-locked: {device} has no clocks that can be locked; it needs a CUDA device")
-    state = (_clocks(device) or dict)()
+    from atrex.profiling.nvml import clocks
+
+    state = clocks(device.index) if torch.version.cuda else None
     if not state or not state.get("locked"):
         raise UserError(
             f"--require-locked: the clocks of {device} are not known to be locked; set applications clocks with "
             "`nvidia-smi -ac MEMORY,SM` (a lock set with -lgc cannot be read back)"
         )
-
-
-def _clocks(device: torch.device) -> Callable[[], dict[str, Any]] | None:
-    if device.type != "cuda" or not torch.version.cuda:
-        return None
-    from atrex.profiling.nvml import clocks
-
-    return lambda: clocks(device.index)

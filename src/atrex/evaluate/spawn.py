@@ -169,8 +169,9 @@ class Zygote:
     def close(self) -> None:
         """End it with all its workers and what they have started; it does so itself once its channel is closed."""
         self._channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LAST_WORDS)
+        if self.versions is not None:  # before that it has no worker
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_WORDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

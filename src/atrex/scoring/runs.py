@@ -104,16 +104,16 @@ def group_records(run: Mapping[str, Any], records: Sequence[UnitRecord]) -> dict
 
     A set is an entry of `run["candidates"]`: a file, or a directory that stands for every file below it (the entry is
     its path, or an object with one under `path`). A record of no entry is a set of its own under its candidate's name.
-    Records of several devices or chips are never one set: the label then ends with them.
+    Records of several chips are never one set: the label then ends with the chip. Devices of one chip are.
     """
     entries = [PurePath(e) for c in run.get("candidates") or () if isinstance(e := _entry(c), str) and e]
-    several = len({(r.device, r.chip) for r in records}) > 1
+    several = len({r.chip for r in records}) > 1
     groups: dict[str, list[UnitRecord]] = {}
     for r in records:
         candidate = PurePath(r.candidate)
         inside = [e for e in entries if candidate.is_relative_to(e)]
         label = str(max(inside, key=lambda e: len(e.parts))) if inside else r.candidate
-        groups.setdefault(f"{label} on {r.chip} ({r.device})" if several else label, []).append(r)
+        groups.setdefault(f"{label} on {r.chip}" if several else label, []).append(r)
     return groups
 
 

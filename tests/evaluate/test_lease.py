@@ -1,0 +1,77 @@
+"""Judges of one device: checks side by side, timing alone, and nothing is lost with a judge that dies."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+from atrex.evaluate.lease import Lease
+
+CONTEXT = multiprocessing.get_context("fork")
+
+
+def hold(path, kind, started, end):
+    lease = Lease(path)
+    with getattr(lease, kind)():
+        started.set()
+        end.wait(10)
+
+
+@pytest.fixture
+def judge(tmp_path):
+    """judge(kind) -> (process, started, end): a process that takes the lease and holds it until `end` is set."""
+    running = []
+
+    def start(kind):
+        started, end = CONTEXT.Event(), CONTEXT.Event()
+        process = CONTEXT.Process(target=hold, args=(tmp_path / "lease", kind, started, end))
+        process.start()
+        running.append((process, end))
+        return process, started, end
+
+    yield start
+    for process, end in running:
+        end.set()
+        process.join(5)
+
+
+def test_checks_go_side_by_side(judge):
+    _, first, _ = judge("shared")
+    _, second, _ = judge("shared")
+    assert first.wait(5) and second.wait(5)
+
+
+def test_timing_waits_for_checks_and_checks_for_timing(judge):
+    _, checking, checked = judge("shared")
+    assert checking.wait(5)
+    _, timing, timed = judge("exclusive")
+    assert not timing.wait(0.3)
+    checked.set()
+    assert timing.wait(5)
+    _, again, _ = judge("shared")
+    assert not again.wait(0.3)
+    timed.set()
+    assert again.wait(5)
+
+
+def test_timing_is_not_starved_by_checks_that_come_later(judge):
+    _, checking, checked = judge("shared")
+    assert checking.wait(5)
+    _, timing, timed = judge("exclusive")
+    time.sleep(0.3)
+    _, later, _ = judge("shared")
+    assert not later.wait(0.3)
+    checked.set()
+    assert timing.wait(5) and not later.is_set()
+    timed.set()
+    assert later.wait(5)
+
+
+def test_the_lease_of_a_dead_judge_is_free(judge):
+    process, timing, _ = judge("exclusive")
+    assert timing.wait(5)
+    os.kill(process.pid, signal.SIGKILL)
+    _, next_one, _ = judge("exclusive")
+    assert next_one.wait(5)
