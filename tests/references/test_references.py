@@ -1,0 +1,149 @@
+"""The checks of the references catch a wrong reference, and every operator has one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from benchmarks.references import page
+from benchmarks.references.cases import chosen_shapes
+from benchmarks.references.outcome import AGREES, DIFFERS, NOT_RUN, check_case, check_operator
+from benchmarks.references.record import RESULTS, meaning, write
+from benchmarks.references.registry import PYTORCH, Case, Check, all_checks, version
+
+from atrex.problems.load import load_problem, load_suite
+
+CPU = torch.device("cpu")
+SUITE = load_suite()
+
+# operator, implementation, and a change to the reference that makes it wrong in one corner case or in all cases
+WRONG = [
+    ("rms_norm", "F.rms_norm", "small_rows", "+ self.eps", "+ 10 * self.eps"),
+    ("layer_norm", "F.layer_norm", "small_rows", "EPS = 1e-5", "EPS = 1e-6"),
+    ("fused_add_rms_norm", "torch.add, F.rms_norm", None, '"residual": total', '"residual": residual'),
+    ("silu_and_mul", "F.silu, torch.mul", None, "gate, up = x", "up, gate = x"),
+    ("causal_conv1d", "F.conv1d", "ragged_tail", "past[:, tap : tap", "past[:, width - 1 - tap : width - 1 - tap"),
+    ("topk_filter", "torch.kthvalue, torch.where", "ties", "logits < kth", "logits <= kth"),
+    ("reshape_and_cache", "torch.Tensor.index_put_", None, "slot_mapping >= 0", "slot_mapping > 16"),
+    ("moe_sum_reduce", "torch.sum", None, "* self.routed_scaling_factor", "* 0.97"),
+    ("moe_count_and_sort", "torch.sort, torch.bincount, torch.cumsum", None, "counts.cumsum(0)])", "counts])"),
+    (
+        "attention_forward",
+        "F.scaled_dot_product_attention by sequence",
+        "block_boundary",
+        "q.shape[2] ** -0.5",
+        "q.shape[2] ** -0.51",
+    ),
+    (
+        "unified_attention",
+        "F.scaled_dot_product_attention with an explicit mask",
+        "mixed",
+        "> position[:, None]",
+        ">= position[:, None].clamp(min=1)",
+    ),
+    (
+        "paged_attention_decode",
+        "F.scaled_dot_product_attention by sequence",
+        "page_boundary",
+        "< seq_lens",
+        "<= seq_lens",
+    ),
+]
+WRONG_BY_LIBRARY = [
+    ("gated_rms_norm", "transformers", None, "normed * gate if", "normed if"),
+    ("l2_norm", "transformers", "small_rows", "EPS = 1e-6", "EPS = 1e-5"),
+    ("fused_qkv_rope", "transformers", None, "BASE = 10000.0", "BASE = 10001.0"),
+    ("mrope", "transformers", None, "frequency >= first + second", "frequency >= second"),
+    ("fused_moe", "transformers", None, "silu(gate) * up", "silu(up) * gate"),
+    ("gated_delta_rule_update", "transformers", "ragged_tail", "overlap.tril(-1)", "0 * overlap.tril(-1)"),
+    ("chunk_gated_delta_rule_state", "transformers", "past_a_chunk", "keep[:, c] * state", "state"),
+    ("chunk_delta_rule_output", "fla-core", None, "(decay - decay.transpose(-1, -2))", "(0 * decay)"),
+    ("per_token_group_quant_fp8", "torchao", None, "wide.abs().amax(-1)", "wide.amax(-1)"),
+]
+
+
+def check_named(operator: str, name: str | None = None, library: str | None = None) -> Check:
+    found = [c for c in all_checks() if c.operator == operator and "cpu" in c.devices]
+    return next(c for c in found if c.name == name or c.library == library)
+
+
+def smallest(problem, corner: str | None) -> Case:
+    shapes = chosen_shapes(problem, CPU)
+    shape = min(shapes, key=lambda s: problem.work(s).total_bytes)
+    if corner is None:
+        # Several tokens, so that what differs between them shows.
+        shape = min(shapes, key=lambda s: (problem.work(s).total_bytes < 100_000, problem.work(s).total_bytes))
+        return Case(problem, shape, shape.id, problem.make_inputs(shape, 20, CPU))
+    return Case(problem, shape, f"{shape.id}/{corner}", problem.corner_cases(shape, 20, CPU)[corner]())
+
+
+def with_reference(operator: str, old: str, new: str, folder):
+    target = folder / operator
+    shutil.copytree(SUITE.problem(operator).folder, target)
+    source = (target / "reference.py").read_text(encoding="utf-8")
+    assert old in source, f"{operator}/reference.py has no {old!r}"
+    (target / "reference.py").write_text(source.replace(old, new), encoding="utf-8")
+    return load_problem(target)
+
+
+def assert_caught(check: Check, corner: str | None, old: str, new: str, folder) -> None:
+    assert check_case(check, smallest(SUITE.problem(check.operator), corner))["verdict"] == AGREES
+    wrong = with_reference(check.operator, old, new, folder)
+    assert check_case(check, smallest(wrong, corner))["verdict"] == DIFFERS
+
+
+@pytest.mark.parametrize(("operator", "name", "corner", "old", "new"), WRONG, ids=[row[0] for row in WRONG])
+def test_torch_catches_a_wrong_reference(operator, name, corner, old, new, tmp_path):
+    assert_caught(check_named(operator, name), corner, old, new, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("operator", "library", "corner", "old", "new"), WRONG_BY_LIBRARY, ids=[row[0] for row in WRONG_BY_LIBRARY]
+)
+def test_another_library_catches_a_wrong_reference(operator, library, corner, old, new, tmp_path):
+    if version(library) is None:
+        pytest.skip(f"{library} is not installed")
+    assert_caught(check_named(operator, library=library), corner, old, new, tmp_path)
+
+
+def test_every_operator_has_a_check_on_the_cpu_or_a_reason():
+    assert page.gpu_only() == sorted(page.WHY_NO_CPU)
+
+
+def test_a_missing_library_is_recorded_and_is_no_check(monkeypatch):
+    monkeypatch.setattr("benchmarks.references.outcome.version", lambda library: None)
+    check = Check("l2_norm", "its kernel", "vllm", PYTORCH, ("cpu",), lambda case: pytest.fail("was called"))
+    (result,) = check_operator(SUITE.problem("l2_norm"), [check], CPU)
+    assert result["verdict"] == NOT_RUN
+    assert "vllm" in result["install"]
+
+
+def test_an_implementation_that_raises_is_no_agreement():
+    def broken(case: Case) -> torch.Tensor:
+        raise RuntimeError("no such kernel")
+
+    check = Check("l2_norm", "its kernel", "torch", PYTORCH, ("cpu",), broken)
+    (result,) = check_operator(SUITE.problem("l2_norm"), [check], CPU)
+    assert result["verdict"] == "failed to run"
+    assert "no such kernel" in result["cases"][0]["reason"]
+
+
+def test_a_record_keeps_what_other_devices_found(tmp_path):
+    problem = SUITE.problem("l2_norm")
+    where = {"device": "a device", "versions": {}, "command": "", "date": ""}
+    write(tmp_path, problem, torch.device("cuda"), where, [{"verdict": AGREES}])
+    path = write(tmp_path, problem, CPU, where, [])
+    assert json.loads(path.read_text())["devices"]["cuda"]["checks"] == [{"verdict": AGREES}]
+
+
+def test_comments_do_not_make_a_record_old_and_code_does(tmp_path):
+    now = meaning(SUITE.problem("l2_norm"))
+    same = with_reference("l2_norm", "Normalisation of rows", "Rows, normalised", tmp_path / "a")
+    other = with_reference("l2_norm", "EPS = 1e-6", "EPS = 1e-5", tmp_path / "b")
+    assert meaning(same) == now != meaning(other)
+
+
+def test_the_page_says_what_the_records_say():
+    assert page.PATH.read_text(encoding="utf-8") == page.text(RESULTS)
