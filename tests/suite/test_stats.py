@@ -103,7 +103,7 @@ def test_suite_without_weights_has_none(tmp_path):
 
 def test_weight_without_a_folder_is_named(tmp_path):
     shutil.copytree(SHIPPED / "rms_norm", tmp_path / "rms_norm", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "weights.json").write_text('{"importance": {"rms_norm": 1, "layer_norm": 3}}')
+    (tmp_path / "weights.json").write_text('{"importance": {"rms_norm": 0.25, "layer_norm": 0.75}}')
     found = suite_stats(load_suite(tmp_path))
     assert found.missing == ["layer_norm"] and found.operators[0].cumulative == 1
     assert "weights without a folder: layer_norm" in atrex("stats", "--suite", str(tmp_path))

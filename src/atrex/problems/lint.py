@@ -13,12 +13,14 @@ from atrex.problems.compare_moe import live_entries
 from atrex.problems.cost import Cost, Meter, out_of_memory, release
 from atrex.problems.dtypes import short_name, torch_dtype
 from atrex.problems.generate import roofline_entry
-from atrex.problems.load import read_json
+from atrex.problems.load import REQUIRED, read_json
 from atrex.problems.model import Problem, Shape
 from atrex.problems.under_roofline import under_roofline
 from atrex.problems.wrong import altered_operand, honest_output, same_tensors, wrong_outputs
 
 Tensors = dict[str, torch.Tensor]
+OURS = ("work.py", "held_out.json")  # which folders made by others need not have
+OPTIONAL = ("mutants.py", "__init__.py")
 MIN_CORNER_CASES = 3
 MIN_HELD_OUT = 3
 
@@ -134,6 +136,8 @@ def _folder(problem: Problem) -> Iterator[_Found]:
     ids = list(problem.shapes)
     yield "ids are 0, 1, 2, ...", ids == [str(i) for i in range(len(ids))], ", ".join(ids)
     yield from _times(problem)
+    faults = _files(problem)
+    yield "holds the files of a problem folder and no others", not faults, "; ".join(faults)
     if problem.foreign:
         return
     listed = list(problem.metadata.shapes)
@@ -143,6 +147,15 @@ def _folder(problem: Problem) -> Iterator[_Found]:
     yield f"at least {MIN_HELD_OUT} held-out shapes, ids h0, h1, ...", enough, ", ".join(held)
     stale = _stale_rooflines(problem)
     yield "roofline.json agrees with work.py and the chips", not stale, f"stale: {', '.join(stale)}" if stale else ""
+
+
+def _files(problem: Problem) -> list[str]:
+    found = {path.name for path in problem.folder.iterdir() if path.name != "__pycache__"}
+    needed = REQUIRED if problem.foreign else (*REQUIRED, *OURS)
+    missing = [f"{name}: missing" for name in needed if name not in found]
+    other = sorted(found - {*REQUIRED, *OURS, *OPTIONAL})
+    allowed = ", ".join((*REQUIRED, *OURS, *OPTIONAL))
+    return missing + [f"{name}: expected no file but {allowed}" for name in other]
 
 
 def _times(problem: Problem) -> Iterator[_Found]:
@@ -253,11 +266,13 @@ def _contract(problem: Problem, shape: Shape, inputs: Tensors, outputs: Tensors)
         ("outputs", outputs, problem.metadata.outputs, problem.output_dtype),
     ):
         want = [name for name, operand in listed.items() if name in tensors or not operand.optional]
-        yield f"{what} are those of metadata", list(tensors) == want, f"{list(tensors)}, {want}"
+        detail = f"metadata.json: {what}: {', '.join(want)}; the code gives {', '.join(tensors)}"
+        yield f"{what} are those of metadata", list(tensors) == want, detail
         for name, tensor in tensors.items():
             if name in listed:
                 right = tensor.dtype == torch_dtype(dtype_of(shape, name))
-                yield f"{name} is {dtype_of(shape, name)}", right, short_name(tensor.dtype)
+                detail = f"metadata.json: {what}.{name}.dtype: the code gives {short_name(tensor.dtype)}"
+                yield f"{name} is {dtype_of(shape, name)}", right, detail
                 yield f"{name} is contiguous", tensor.is_contiguous(), ""
     work = problem.work(shape)
     held = sum(t.nbytes for t in inputs.values())

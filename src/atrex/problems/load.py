@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from atrex.roofline.work import ENGINES, Work
 from atrex.scoring.weights import normalize
 
 SHIPPED = Path(__file__).resolve().parent.parent / "suite"
-_REQUIRED = ("reference.py", "input.py", "shapes.json", "metadata.json", "roofline.json")
+REQUIRED = ("reference.py", "input.py", "shapes.json", "metadata.json", "roofline.json")
 
 
 def load_problem(folder: str | Path) -> Problem:
@@ -31,9 +32,9 @@ def load_problem(folder: str | Path) -> Problem:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such problem folder")
-    for name in _REQUIRED:
+    for name in REQUIRED:
         if not (folder / name).is_file():
-            raise UserError(f"{folder.name}/{name}: missing file: a problem folder holds {', '.join(_REQUIRED)}")
+            raise UserError(f"{folder.name}/{name}: missing file: a problem folder holds {', '.join(REQUIRED)}")
     raw = read_json(folder / "metadata.json")
     foreign = is_foreign(raw)
     problem = Problem(
@@ -64,7 +65,7 @@ def load_suite(path: str | Path | None = None) -> Suite:
         return Suite(folder, "unversioned", {problem.operator: problem}, {})
     found = [load_problem(sub) for sub in sorted(folder.iterdir()) if (sub / "shapes.json").exists()]
     if not found:
-        raise UserError(f"{folder}: no problem folder in it: expected folders that hold {', '.join(_REQUIRED)}")
+        raise UserError(f"{folder}: no problem folder in it: expected folders that hold {', '.join(REQUIRED)}")
     about = read_json(folder / "suite.json") if (folder / "suite.json").exists() else {}
     weights = _weights(folder / "weights.json") if (folder / "weights.json").exists() else {}
     version = str(about.get("version", "unversioned"))
@@ -175,6 +176,9 @@ def _weights(path: Path) -> dict[str, float]:
     for operator, score in scores.items():
         if not isinstance(score, (int, float)) or isinstance(score, bool) or score < 0:
             raise UserError(f"{label}: importance.{operator}: expected a non-negative number")
+    declared, total = raw.get("sum", 1), math.fsum(scores.values())
+    if not isinstance(declared, (int, float)) or abs(total - declared) > 1e-6:
+        raise UserError(f"{label}: importance: sums to {total:.6g}, expected {declared} (1, or what `sum` says)")
     try:
         return normalize(scores)
     except ValueError as error:
