@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import atrex
-from atrex.cli import doctor, hardware, repro, score, suite, suite_make, suite_stats, suite_validate
+from atrex.cli import attacks, compare, doctor, hardware, repro, score, suite, suite_make, suite_stats, suite_validate
 from atrex.cli import eval as evaluation
 from atrex.errors import UserError
 
@@ -28,6 +28,8 @@ app.add_typer(suite.app, name="suite", help="The problems: list, show, validate.
 app.add_typer(hardware.app, name="hardware", help="Chips and their ceilings: list, show, detect, calibrate.")
 app.command("eval")(evaluation.evaluate)
 app.command("score")(score.score)
+app.command("compare")(compare.compare)
+app.command("attacks")(attacks.attacks)
 app.command("repro")(repro.repro)
 app.command("doctor")(doctor.doctor)
 
