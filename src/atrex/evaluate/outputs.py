@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atrex.evaluate.layout import raw_words
+from atrex.outputs import by_name
 
 
 class Interface(Exception):
@@ -15,18 +16,11 @@ class Interface(Exception):
 
 
 def named_outputs(value: Any, names: Sequence[str]) -> tuple[str, dict[str, torch.Tensor]]:
-    """The structure ("none", "tensor", "dict" or "tuple") of what a forward returned, and its tensors by name."""
-    if value is None:
-        return "none", {}
-    if isinstance(value, torch.Tensor):
-        return "tensor", {names[0] if names else "out": value}
-    if isinstance(value, Mapping):
-        return "dict", dict(value)
-    if isinstance(value, (tuple, list)):
-        if len(value) != len(names):
-            raise Interface(f"{len(value)} outputs, {len(names)} expected ({', '.join(names)})")
-        return "tuple", dict(zip(names, value, strict=True))
-    raise Interface(f"forward returned {type(value).__name__}, expected a tensor or a dict of tensors")
+    """`atrex.outputs.by_name`. Raises Interface for what no candidate may return."""
+    try:
+        return by_name(value, names)
+    except TypeError as error:
+        raise Interface(str(error)) from None
 
 
 def check_plain(outputs: Mapping[str, Any]) -> None:

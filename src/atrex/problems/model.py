@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atrex.errors import UserError
+from atrex.outputs import by_name
 from atrex.problems.metadata import Metadata
 from atrex.problems.modules import load_module
 from atrex.roofline.work import Work
@@ -153,23 +154,22 @@ class Suite:
 
 
 def named_outputs(value: Any, names: list[str] | None = None) -> dict[str, torch.Tensor]:
-    """What a forward returned, by output name: a tensor is "out", a dict stands, a tuple takes `names` in order.
+    """What a reference returned, by output name: a tensor is "out", a dict stands, a tuple takes `names` in order.
 
-    Raises TypeError when `value` is none of these or holds anything but tensors.
+    Where `names` are not as many as there are outputs, which folders made by others may have, a tensor is "out" and a
+    tuple is out0, out1, ... Raises TypeError when `value` is none of these or holds anything but tensors.
     """
     import torch
 
-    if isinstance(value, torch.Tensor):
-        value = {names[0] if names and len(names) == 1 else "out": value}
-    elif isinstance(value, (tuple, list)):
-        named = names if names and len(names) == len(value) else [f"out{i}" for i in range(len(value))]
-        value = dict(zip(named, value, strict=True))
-    if not isinstance(value, dict) or not value:
-        raise TypeError(f"forward returned {type(value).__name__}: expected a tensor or a dict of tensors")
-    for name, tensor in value.items():
+    many = len(value) if isinstance(value, (tuple, list)) else 1
+    fitting = names if names and len(names) == many else [f"out{i}" for i in range(many)] if many > 1 else ["out"]
+    _, found = by_name(value, fitting)
+    if not found:
+        raise TypeError("forward returned nothing: expected a tensor or a dict of tensors")
+    for name, tensor in found.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"output {name!r} is {type(tensor).__name__}: expected a tensor")
-    return dict(value)
+    return found
 
 
 def _resolve(dtype: str, shape: Shape) -> str:
