@@ -155,9 +155,31 @@ def _sandbox() -> Iterator[Check]:
     works = sandbox.can_set_no_new_privs()
     yield Check("sandbox", "no_new_privs", works, "can be set" if works else "", "needs Linux 3.5 or newer")
     yield _program("sandbox", "bwrap", "stands in where Landlock is missing: install bubblewrap")
-    uid = os.getuid() if hasattr(os, "getuid") else -1
-    as_root = "root: process limits do not hold for it, processes are counted instead"
-    yield Check("sandbox", "uid", True, f"{uid} ({as_root})" if uid == 0 else str(uid))
+    yield from _workers()
+
+
+def _workers() -> Iterator[Check]:
+    """What holds a worker of the judge here: one is started for each kind of device, and says it itself."""
+    from atrex.evaluate.confine import describe
+    from atrex.evaluate.spawn import WorkerDied, WorkerTimeout, Zygote
+    from atrex.hardware.detect import devices
+
+    how = "candidates could read or change what they should not: judge only those you trust, or in a container"
+    kinds = {info.device.split(":")[0]: info.device for info in reversed(devices())} | {"cpu": "cpu"}
+    zygote = Zygote()
+    try:
+        for device in kinds.values():
+            name = f"workers on {device}"
+            try:
+                worker = zygote.spawn({"device": device, "threads": 1})
+                worker.wait_ready()
+            except (WorkerDied, WorkerTimeout) as error:
+                yield Check("sandbox", name, False, f"no worker starts: it {error or 'did not answer'}", how)
+                continue
+            yield Check("sandbox", name, not worker.held["unconfined"], describe(worker.held), how)
+            worker.close()
+    finally:
+        zygote.close()
 
 
 SECTIONS = (("devices", _devices), ("DSLs", _dsls), ("profilers", _profilers), ("sandbox", _sandbox))

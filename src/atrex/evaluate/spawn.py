@@ -78,6 +78,7 @@ class Zygote:
         env |= {
             "HOME": scratch,
             "TMPDIR": scratch,
+            "USER": "atrex",  # a worker's user has no name of its own
             "PYTHONDONTWRITEBYTECODE": "1",
             "OPENBLAS_NUM_THREADS": "1",  # an idle BLAS pool would be a thread in the zygote
             "OMP_NUM_THREADS": str(self.threads),

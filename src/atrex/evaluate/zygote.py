@@ -138,6 +138,8 @@ class Server:
             hidden=tuple(spec["hidden"]),
             readable=(spec["shared"],),
         )
+        if SHARED_MEMORY not in self.ground.enclosure.emptied:
+            os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # its processes would need semaphores there
         held = confine.enter(self.ground, terms)
         worker.main(Channel(socket.socket(fileno=keep)), spec, held)
 
@@ -176,9 +178,11 @@ def _ground(about: dict[str, Any]) -> confine.Ground:
     # What site has put on the path is a folder of packages; what the judge adds may be anyone's project.
     not_packages = {os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     roots = [*grants.read_roots(), *(path for path in sys.path if path not in not_packages)]
+    roots += grants.installed_roots(about["path"])
     if not about["bubblewrap"] and "namespaces" not in without:
         enclosure = enclose(about["scratch"], [*roots, *about["path"]], _SHARED_MEMORY_BYTES)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    privileges.show_process(False)
     return confine.Ground(os.getpid(), enclosure, None, tuple(roots), about["bubblewrap"], without)
 
 

@@ -19,9 +19,10 @@ from atrex.evaluate.confine.namespaces import SHARED_MEMORY, Enclosure
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 UNCONFINED = "unconfined"
-# CUDA is started inside the confinement. It needs the judge's user (memory is shared between processes of one user
-# only) and is left its sockets.
-_DEVICES_WITH_DRIVER = ("cuda",)
+# A GPU's driver is started inside the confinement. NVIDIA's shares memory only between processes of one user, and it
+# makes a Unix socket of its own.
+_SAME_USER = ("cuda",)
+_UNIX_SOCKETS = ("cuda",)
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,18 @@ class Terms:
 
 def worker_uid(device: str, uid: int | None) -> int | None:
     """The user that a worker on a device type runs as, given the spare one: None for the judge's own."""
-    return None if device in _DEVICES_WITH_DRIVER else uid
+    return None if device in _SAME_USER else uid
 
 
 def enter(ground: Ground, terms: Terms) -> dict[str, Any]:
     """Confine the calling process. Raises SystemExit if the zygote is gone already."""
-    driver = terms.device in _DEVICES_WITH_DRIVER
     uid = worker_uid(terms.device, ground.uid)
+    unix_sockets = terms.device in _UNIX_SOCKETS
     os.setsid()
+    privileges.show_process(True)  # the zygote is hidden
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what its children leave behind stays in its tree, where it is counted
     limits.enter(terms.limits, uid is not None)
-    ruleset = _ruleset(ground, terms, driver)  # while every path can still be opened
+    ruleset = _ruleset(ground, terms)  # while every path can still be opened
     bare = privileges.drop(uid)
     dies_with_parent = prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would have reset it
     if os.getppid() != ground.zygote:
@@ -74,12 +76,12 @@ def enter(ground: Ground, terms: Terms) -> dict[str, Any]:
     scoped = ruleset is not None and ruleset.refuses_signals
     own_signals_only = not scoped and uid is None
     filtered = "seccomp" not in ground.without and seccomp.install(
-        unix_sockets=driver, memory_files=uid is None, own_signals_only=own_signals_only
+        unix_sockets=unix_sockets, memory_files=uid is None, own_signals_only=own_signals_only
     )
     held = {
         "files": _files(ground, ruleset),
         "network": _network(ground, ruleset, filtered),
-        "unix_sockets": _unix_sockets(ground, scoped, filtered, driver),
+        "unix_sockets": _unix_sockets(ground, scoped, filtered and not unix_sockets),
         "signals": _signals(scoped, uid, filtered and own_signals_only),
         "system_calls": "filtered" if filtered else UNCONFINED,
         "capabilities": "none" if bare else UNCONFINED,
@@ -92,7 +94,22 @@ def enter(ground: Ground, terms: Terms) -> dict[str, Any]:
     return held | {"unconfined": sorted(name for name, value in held.items() if value == UNCONFINED)}
 
 
-def _ruleset(ground: Ground, terms: Terms, driver: bool) -> Ruleset | None:
+def describe(held: dict[str, Any]) -> str:
+    """One line about what `enter` returned."""
+    names = ("files", "network", "unix_sockets", "signals", "system_calls", "capabilities")
+    parts = [f"{name.replace('_', ' ')}: {held[name]}" for name in names]
+    return "; ".join([*parts, f"uid {held['uid']}{' of its own' if held['own_user'] else ''}"])
+
+
+def warning(held: dict[str, Any]) -> str | None:
+    """A line for the terminal where something that should hold candidates does not."""
+    if not held["unconfined"]:
+        return None
+    what = ", ".join(name.replace("_", " ") for name in held["unconfined"])
+    return f"warning: candidates are UNCONFINED here ({what}); atrex doctor says what is missing"
+
+
+def _ruleset(ground: Ground, terms: Terms) -> Ruleset | None:
     if "landlock" in ground.without:
         return None
     older = [int(name.split(":")[1]) for name in ground.without if name.startswith("landlock:")]
@@ -104,7 +121,7 @@ def _ruleset(ground: Ground, terms: Terms, driver: bool) -> Ruleset | None:
         ruleset.allow(path, access)
     for path in terms.readable:
         ruleset.allow(path, READ)
-    for path in grants.DEVICES + tuple(grants.gpu_nodes() if driver else ()):
+    for path in (*grants.DEVICES, *(grants.gpu_nodes() if terms.device != "cpu" else ())):
         ruleset.allow(path, ALL)
     if SHARED_MEMORY in ground.enclosure.emptied:
         ruleset.allow(SHARED_MEMORY, ALL)
@@ -127,8 +144,8 @@ def _network(ground: Ground, ruleset: Ruleset | None, filtered: bool) -> str:
     return ", ".join(held + (["no TCP"] if ruleset and ruleset.refuses_tcp else []))
 
 
-def _unix_sockets(ground: Ground, scoped: bool, filtered: bool, driver: bool) -> str:
-    if filtered and not driver:
+def _unix_sockets(ground: Ground, scoped: bool, refused: bool) -> str:
+    if refused:
         return "none"
     if not (ground.enclosure.network or scoped):
         return UNCONFINED

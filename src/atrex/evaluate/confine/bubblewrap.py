@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 
 from atrex.evaluate.confine import grants
@@ -33,7 +34,7 @@ def prefix(scratch: str, hidden: Iterable[str]) -> list[str] | None:
 
 def _folders(hidden: Iterable[str]) -> list[str]:
     """Roots, and what hides parts of them, from the top down: a root below something hidden shows again."""
-    roots = [root for root in grants.read_roots() if root != "/proc"]
+    roots = [root for root in (*grants.read_roots(), *grants.installed_roots(sys.path)) if root != "/proc"]
     steps = {root: ["--ro-bind", root, root] for root in roots}
     for path in hidden:
         if path not in steps and os.path.exists(path) and any(path.startswith(root + os.sep) for root in roots):

@@ -47,6 +47,11 @@ def read_roots() -> list[str]:
     return _real(found)
 
 
+def installed_roots(paths: Iterable[str]) -> list[str]:
+    """Those entries of an import path into which packages were installed."""
+    return _real(Path(path) for path in paths if any(Path(path).glob("*.dist-info")))
+
+
 def imported_roots() -> list[str]:
     """Where the packages lie that this process has imported: those of editable installs lie anywhere."""
     found = []

@@ -7,8 +7,6 @@ import resource
 import shutil
 from dataclasses import dataclass
 
-import psutil
-
 _MEMORY_SHARE = 0.6
 _DISK_SHARE = 0.5
 _DISK = 8 << 30
@@ -27,6 +25,8 @@ class Limits:
 
     @classmethod
     def of_this_machine(cls, scratch: str) -> Limits:
+        import psutil  # by the judge only: the zygote loads this module before it has packages
+
         free = shutil.disk_usage(scratch).free
         return cls(int(psutil.virtual_memory().total * _MEMORY_SHARE), min(_DISK, int(free * _DISK_SHARE)))
 

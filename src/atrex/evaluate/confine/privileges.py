@@ -49,6 +49,11 @@ def spare_uid(needed: Iterable[str]) -> int | None:
     return uid if os.waitpid(pid, 0)[1] == 0 else None
 
 
+def show_process(shown: bool) -> None:
+    """Whether processes of the same user may look into this one: trace it, or open its /proc/PID/mem and environ."""
+    prctl(_PR_SET_DUMPABLE, int(shown))
+
+
 def become(uid: int) -> None:
     """Take on a user and group id, with no other group. Raises OSError."""
     os.setgroups([])
@@ -67,5 +72,5 @@ def drop(uid: int | None) -> bool:
         become(uid)
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_VERSION_3, 0))
     libc.capset(header, ctypes.create_string_buffer(24))
-    prctl(_PR_SET_DUMPABLE, 1)  # a change of user hides /proc/self from its owner, and CUDA writes there
+    show_process(True)  # a change of user has hidden /proc/self from its owner, and CUDA writes there
     return capabilities() == 0
