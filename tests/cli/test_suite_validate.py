@@ -27,7 +27,7 @@ def document(*arguments):
 @pytest.fixture
 def folder(tmp_path):
     """A sound operator of two shapes: 0 has one token, 1 has 2048."""
-    return new_problem("scale", tmp_path)
+    return new_problem("scale", tmp_path / "suite")
 
 
 def fail_on_one(folder, statement):
@@ -96,6 +96,17 @@ def test_a_run_that_goes_on_checks_nothing_twice(folder, tmp_path, options):
     atrex(folder, *options, "--out", out, "--resume")
     again = json.loads(out.read_text())
     assert again["operators"] == first["operators"]
+
+
+@pytest.mark.parametrize("options", [[], ["--mutants", "--no-compile"]])
+def test_operators_are_gathered_in_one_file(folder, tmp_path, options):
+    suite, out = folder.parent, tmp_path / "found.json"
+    new_problem("other", suite)
+    for operator in ("scale", "other"):
+        atrex(suite, "--problem", operator, "--shapes", "0", *options, "--out", out, "--resume")
+    found = json.loads(out.read_text())
+    assert len(found["about"]["commands"]) == 2
+    assert [each["operator"] for each in found["operators"]] == ["scale", "other"] and found["summary"]["units"] == 2
 
 
 def test_what_another_suite_wrote_is_not_gone_on_from(folder, tmp_path):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 
 from atrex.errors import UserError
+from atrex.problems.compiled import COMPILED, compiled_shapes
 from atrex.problems.lint import CPU_BUDGET, UNLIMITED
 from atrex.problems.load import SHIPPED, load_problem, load_suite
-from atrex.problems.mutants import kill_table
+from atrex.problems.mutants import Outcome, check_mutants, kill_table
 from atrex.problems.skeleton import new_problem
 
 # The smallest shape of each; the whole table is `atrex suite validate --mutants`.
@@ -90,3 +92,61 @@ def test_the_shipped_folder_is_left_alone(tmp_path):
     problem = load_problem(copy)
     kill_table(problem, [problem.shapes["15"]], "cpu", CPU_BUDGET)
     assert {p.name: p.read_bytes() for p in copy.iterdir() if p.is_file()} == before
+
+
+class TestCompiled:
+    """The compiled reference as a right kernel. What the compiler itself does is tried in the slow tests."""
+
+    def outcome(self, folder, monkeypatch, compiler):
+        monkeypatch.setattr(torch, "compile", compiler)
+        problem = load_problem(folder)
+        found = check_mutants(problem, problem.shapes["0"], "cpu", 1, compiled={("scale", "0")})
+        return {each.name: each for each in found.outcomes}.get(COMPILED)
+
+    def test_what_it_makes_is_judged_like_any_right_kernel(self, folder, monkeypatch):
+        assert self.outcome(folder, monkeypatch, lambda model: model) == Outcome(COMPILED, wrong=False)
+        outcome = self.outcome(folder, monkeypatch, lambda model: lambda **x: 0.9 * model(**x))
+        assert outcome.case == "seed"
+
+    def test_a_failure_of_the_compiler_is_none_of_the_numbers(self, folder, monkeypatch):
+        def compiler(model):
+            def run(**operands):
+                raise RuntimeError("no lowering for\n  this operation")
+
+            return run
+
+        outcome = self.outcome(folder, monkeypatch, compiler)
+        assert outcome.case is None
+        assert outcome.not_run == "did not compile: RuntimeError: no lowering for this operation"
+
+    def test_it_is_left_out_unless_asked_for(self, folder):
+        problem = load_problem(folder)
+        names = [each.name for each in check_mutants(problem, problem.shapes["0"], "cpu", 1).outcomes]
+        assert names and COMPILED not in names
+
+    def test_smallest_and_largest_of_each_set_of_arguments_are_compiled(self):
+        problem = load_problem(SHIPPED / "rms_norm")
+        assert compiled_shapes(problem, problem.shapes.values()) == ["15", "14"]
+        problem = load_problem(SHIPPED / "mrope")
+        sets = {str(shape.init_kwargs) for shape in problem.shapes.values()}
+        assert len(sets) > 1 and len(compiled_shapes(problem, problem.shapes.values())) > len(sets)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("operator", ["silu_and_mul", "moe_topk_gating_softmax"])
+    def test_the_compiled_reference_passes(self, operator):
+        problem = load_problem(SHIPPED / operator)
+        shape = smallest(problem)
+        found = check_mutants(problem, shape, "cpu", 1, compiled={(operator, shape.id)})
+        (outcome,) = [each for each in found.outcomes if each.name == COMPILED]
+        assert (outcome.case, outcome.not_run) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["wrong", "right"])
+def test_a_mutant_without_memory_is_neither_killed_nor_failed(folder, name):
+    raising = "import torch\nclass Large(torch.nn.Module):\n    def forward(self, x, weight):\n        {0}\n"
+    text = raising.format("raise torch.OutOfMemoryError('too much')") + 'RIGHT = {"large": Large}'
+    if name == "wrong":
+        text = "WRONG = {'large': ('return (2', 'raise torch.OutOfMemoryError()\\n        return (2')}"
+    table = table_of(folder, text)
+    (row,) = [row for row in table.rows if row.name == "large"]
+    assert row.seen == {} and row.not_run == {"0": "out of memory"} and row.sound

@@ -16,7 +16,7 @@ from atrex.problems.lint import (
     check_folder,
     check_shape,
 )
-from atrex.problems.under_roofline import under_roofline
+from atrex.problems.under_roofline import UnderRoofline, under_roofline
 
 if TYPE_CHECKING:
     from atrex.problems.model import Problem, Shape
@@ -66,10 +66,17 @@ class LintBook:
     def load(self, document: dict[str, Any]) -> None:
         for each in document["operators"]:
             units = {sid: {**unit, "failures": []} for sid, unit in each["units"].items()}
+            folder = []
             for failure in each["failures"]:
-                if failure["shape"]:  # the folder itself is looked at again
-                    units[failure["shape"]]["failures"].append({k: v for k, v in failure.items() if k != "shape"})
-            self.found[each["operator"]] = {"units": units}
+                kept = {key: value for key, value in failure.items() if key != "shape"}
+                (units[failure["shape"]]["failures"] if failure["shape"] else folder).append(kept)
+            checks = each["checks"] - sum(unit["checks"] for unit in units.values())
+            self.found[each["operator"]] = {
+                "units": units,
+                "folder": {"checks": checks, "failures": folder},
+                "not_run": each["not_run"],
+                "under_roofline": [UnderRoofline(**found) for found in each["under_roofline"]],
+            }
 
     def operators(self) -> list[dict[str, Any]]:
         return [

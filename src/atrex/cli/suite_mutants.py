@@ -192,11 +192,12 @@ def _document(table: KillTable) -> dict[str, Any]:
 
 
 def _table(document: Mapping[str, Any]) -> KillTable:
-    """The table that `_document` describes, without what was not run."""
+    """The table that `_document` describes."""
     rows = []
     for each in document["mutants"]:
         seen: dict[str, str | None] = dict.fromkeys(expanded(each["passed"]))
         seen |= {sid: case for case, ids in each["failed_by"].items() for sid in expanded(ids)}
         unrun = {sid: why for why, ids in each.get("not_run", {}).items() for sid in expanded(ids)}
         rows.append(Row(each["name"], each["wrong"], seen, each.get("reason"), unrun))
-    return KillTable(document["operator"], rows, failed=dict(document["failed"]))
+    not_run = {sid: why for why, ids in document["not_run"].items() for sid in expanded(ids)}
+    return KillTable(document["operator"], rows, not_run, dict(document["failed"]))

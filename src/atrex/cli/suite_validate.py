@@ -84,7 +84,7 @@ def validate(
     chosen = [loaded.problem(problem)] if problem else list(loaded.problems.values())
     selected = [(each, select_shapes(each, shapes)) for each in chosen]
     book = _book(mutants, compiled)
-    run = _Run(book, out, _about(loaded, device, seed, mutants, jobs, budget_s, problem, shapes))
+    run = _Run(book, out, _about(loaded, device, seed, mutants, compiled, jobs, budget_s, problem, shapes))
     run.begin(selected, CPU_BUDGET if device == "cpu" and not run_all else UNLIMITED, resume)
     run.go(device, seed, jobs, None if budget_s is None else started + budget_s)
     if as_json:
@@ -106,7 +106,7 @@ def _book(mutants: bool, compiled: bool) -> Book:
 
 
 def _about(
-    suite: Suite, device: str, seed: int, mutants: bool, jobs: int, budget_s: float | None,
+    suite: Suite, device: str, seed: int, mutants: bool, compiled: bool, jobs: int, budget_s: float | None,
     problem: str | None, shapes: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     import torch
@@ -119,9 +119,10 @@ def _about(
     given = {"--problem": problem, "--shapes": shapes, "--device": device, "--seed": None if seed == 1 else seed}
     given |= {"--jobs": None if jobs == 1 else jobs, "--budget-s": budget_s}
     words = [word for name, value in given.items() if value is not None for word in (name, f"{value}")]
+    words += ["--mutants", *([] if compiled else ["--no-compile"])] if mutants else []
     return {
         "kind": "mutants" if mutants else "lint",
-        "command": " ".join(["atrex suite validate", *words, *(["--mutants"] if mutants else [])]),
+        "commands": [" ".join(["atrex suite validate", *words])],
         "date": now(),
         "device": device_name(torch.device(device)),
         "chip": detect(device),
@@ -223,6 +224,8 @@ class _Run:
             if found["about"].get(key) != self.about[key]:
                 raise UserError(f"--resume: {self.out} has {key} {found['about'].get(key)}, this run {self.about[key]}")
         self.earlier = found["about"]["seconds"]
+        earlier = [each for each in found["about"]["commands"] if each not in self.about["commands"]]
+        self.about["commands"] = earlier + self.about["commands"]
         self.book.load(found)
 
     def _tell(self, text: str) -> None:

@@ -2,15 +2,18 @@
 
 import torch
 
+_WRITTEN = "sorted_ids[(ends - padded)[owner] + place_in_run] = order.to(torch.int32)"
+# With more padding than the capacity allows for, the places are kept inside it: no device survives others.
+_PADDED = (
+    "padded = {0}\n        ends = padded.cumsum(0)\n"
+    "        sorted_ids[((ends - padded)[owner] + place_in_run).clamp(max=blocks * block - 1)] = order.to(torch.int32)"
+)
 WRONG = {
     "not sorted": ("order = experts.argsort(stable=True)", "order = torch.arange(slots, device=device)"),
     "sorted downwards": ("experts.argsort(stable=True)", "experts.argsort(stable=True, descending=True)"),
     "runs not padded": ("padded = (counts + block - 1) // block * block", "padded = counts"),
-    "one block too many": ("(counts + block - 1) // block * block", "(counts + block) // block * block"),
-    "empty experts get a block": (
-        "padded = (counts + block - 1) // block * block",
-        "padded = ((counts + block - 1) // block).clamp(min=1) * block",
-    ),
+    "one block too many": (_WRITTEN, _PADDED.format("(counts + block) // block * block")),
+    "empty experts get a block": (_WRITTEN, _PADDED.format("((counts + block - 1) // block).clamp(min=1) * block")),
     "padding is slot 0": (
         "torch.full((blocks * block,), slots,",
         "torch.full((blocks * block,), 0,",

@@ -17,7 +17,7 @@ WRONG = {
         "        weights = torch.gather(self.scores(gating_output), -1, ids)\n        " + _RETURN,
     ),
     "one id twice": ('"topk_ids": ids', '"topk_ids": torch.cat([ids[:, :1], ids[:, :-1]], -1)'),
-    "ids off by one": ('"topk_ids": ids', '"topk_ids": (ids + 1) % gating_output.shape[-1]'),
+    "ids off by one": ('"topk_ids": ids', '"topk_ids": ((ids + 1) % gating_output.shape[-1])'),
     "sigmoid instead of softmax": (
         "torch.topk(self.scores(gating_output)",
         "torch.topk(torch.sigmoid(gating_output)",
