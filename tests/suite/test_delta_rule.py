@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from atrex.problems.compare import compare, declared, oracle
 from atrex.problems.load import SHIPPED, load_problem
+from atrex.problems.modules import load_module
 from atrex.suite.delta import corrected, directions, log_decays, within_chunks
 
 UPDATE, STATE, OUTPUT = (
@@ -224,3 +226,56 @@ def test_gates_are_cumulative_inside_a_chunk():
     inputs = OUTPUT.make_inputs(OUTPUT.shape("16"), 1, "cpu")
     g = inputs["g"][:, :192].unflatten(1, (-1, 64))
     assert (g < 0).all() and (g.diff(dim=2) <= 0).all() and g[:, :, -1].min() < -8 and g[:, :, -1].max() > -2
+
+
+class TestCeilings:
+    """A ceiling is a lower bound: right kernels that do less than the published figure do no less than ours."""
+
+    def test_an_output_kernel_that_skips_the_upper_triangle(self):
+        shape, inputs, expected, base = case(OUTPUT, "16", token_count=192)
+        with FlopCounterMode(display=False) as counter:
+            out = output_by_tiles(**inputs)
+        assert compare(OUTPUT, shape, inputs, expected, base, {"out": out}).passed
+        work, (_, published) = OUTPUT.work(shape), published_flops(OUTPUT, shape)
+        assert work.flops["matrix"]["bf16"] <= counter.get_total_flops() < published
+
+    def test_an_update_kernel_in_chunks_of_four(self):
+        shape, inputs, expected, base = case(UPDATE, "19", padding=0, batch_size=2, token_count=64)
+        model = load_module(UPDATE.folder / "mutants.py")._SmallChunks(**shape.init_kwargs)
+        model.CHUNK = 4
+        with FlopCounterMode(display=False) as counter:
+            outputs = model(**inputs)
+        assert compare(UPDATE, shape, inputs, expected, base, outputs).passed
+        decays = inputs["initial_state"][:2].numel() * 64 // 4
+        done, (_, published) = counter.get_total_flops() + decays, published_flops(UPDATE, shape)
+        assert UPDATE.work(shape).flops["matrix"]["bf16"] <= done < published
+
+    def test_one_token_updated_is_seven_operations_an_element_of_the_state(self):
+        shape = UPDATE.shape("0")
+        kwargs = shape.input_kwargs
+        state = kwargs["num_v_heads"] * kwargs["key_dim"] * kwargs["value_dim"]
+        assert kwargs["token_count"] == kwargs["batch_size"] == 1
+        assert UPDATE.work(shape).flops["matrix"]["bf16"] == 7 * state
+
+
+def published_flops(problem, shape):
+    """(operator, FLOPs that the release would count for these arguments)."""
+    counted = load_module(problem.folder / "work.py").published(shape.init_kwargs, shape.input_kwargs)
+    return problem.operator, counted[0]
+
+
+def output_by_tiles(q, k, v, h, g, chunk=64, tile=16):
+    """chunk_delta_rule_output with the scores of tiles on and under the diagonal alone."""
+    group = v.shape[2] // q.shape[2]
+    q, k = (x.float().repeat_interleave(group, 2).transpose(1, 2) for x in (q, k))
+    values, gates = v.float().transpose(1, 2), g.transpose(1, 2)[..., None]
+    out = torch.zeros_like(values)
+    for top in range(0, v.shape[1], tile):
+        rows, c = slice(top, top + tile), top // chunk
+        out[:, :, rows] = gates[:, :, rows].exp() * (q[:, :, rows] @ h[:, c].float())
+        for left in range(c * chunk, top + tile, tile):
+            cols = slice(left, left + tile)
+            since = (gates[:, :, rows] - gates[:, :, cols].mT).clamp(max=0).exp()
+            scores = q[:, :, rows] @ k[:, :, cols].mT * since
+            out[:, :, rows] += (scores.tril() if left == top else scores) @ values[:, :, cols]
+    return (out * q.shape[-1] ** -0.5).transpose(1, 2).to(v.dtype).contiguous()
