@@ -84,8 +84,11 @@ def evaluate(
             require_locked=require_locked,
             judges=judges,
         )
+        from atrex.report.live import Progress
+
         started = time.monotonic()
-        outcome = run(request, _progress, zygote)
+        with Progress() as progress:
+            outcome = run(request, progress.unit, zygote, progress.watch)
     finally:
         zygote.close()
     seconds = time.monotonic() - started
@@ -109,8 +112,3 @@ def evaluate(
 def _default_out(candidate: str) -> Path:
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(candidate).stem}"
 
-
-def _progress(done: int, planned: int, record) -> None:
-    from atrex.report.figures import unit_line
-
-    print(f"[{done}/{planned}]  {unit_line(record)[:300]}", file=sys.stderr, flush=True)
