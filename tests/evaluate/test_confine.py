@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,10 +15,13 @@ import pytest
 from atrex.evaluate.confine import grants
 from atrex.evaluate.confine.homes import Homes, remove
 from atrex.evaluate.confine.landlock import LIST, READ
+from atrex.evaluate.run import Request, run
+from atrex.evaluate.spawn import Zygote
 from atrex.hardware.sandbox import landlock_abi
+from tests.evaluate.conftest import HONEST
 
 SCRIPT = """
-import ctypes, json, os, signal, socket, sys, tempfile
+import ctypes, fcntl, json, os, signal, socket, sys, tempfile
 from atrex.evaluate import confine
 from atrex.evaluate.confine import namespaces, privileges
 from atrex.evaluate.confine.limits import Limits
@@ -116,6 +120,43 @@ def test_without_any_file_mechanism_the_record_is_loud():
     assert held["files"] == "unconfined" and "files" in held["unconfined"]
 
 
+def test_a_run_without_any_file_mechanism_warns_once_and_says_so_in_every_record(tmp_path, capfd):
+    (tmp_path / "rms_norm.py").write_text(HONEST)
+    request = Request([str(tmp_path / "rms_norm.py")], shapes="41,46", device="cpu", quick=True)
+    outcome = run(request, zygote=Zygote(["landlock", "bubblewrap"]))
+    assert capfd.readouterr().err.count("UNCONFINED here (files)") == 1
+    assert {tuple(record.confinement["unconfined"]) for record in outcome.records} == {("files",)}
+    assert outcome.about["confinement"]["files"] == "unconfined"
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+def test_without_landlock_bubblewrap_shows_neither_the_suite_nor_the_zygotes_memory(tmp_path):
+    source = f"""
+import os
+found = []
+for path in ({str(grants.PACKAGE / "suite" / "weights.json")!r}, {__file__!r}, f"/proc/{{os.getppid()}}/mem"):
+    try:
+        open(path)
+        found.append("open")
+    except OSError as error:
+        found.append("refused")
+raise RuntimeError(found)
+"""
+    zygote = Zygote(["landlock"])
+    try:
+        worker = zygote.spawn({"device": "cpu", "threads": 1})
+        worker.wait_ready()
+        if worker.held["files"] == "unconfined":
+            pytest.skip("bubblewrap does not work here")
+        source, cache = worker.place("key", "candidate.py", source)
+        order = {"op": "load", "source": str(source), "cache": str(cache), "dsl": "cpp", "init_kwargs": {}}
+        answer = worker.ask(order, 60)
+        worker.close()
+    finally:
+        zygote.close()
+    assert worker.held["files"] == "bubblewrap" and answer["message"] == str(["refused"] * 3)
+
+
 # -- users and signals ---------------------------------------------------------------------------------------------
 
 
@@ -162,7 +203,7 @@ def test_where_landlock_knows_no_signals_a_process_can_only_signal_itself():
     code = (
         "signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
         "found = [attempt(os.kill, pid, signal.SIGUSR1) for pid in (os.getpid(), outside)]\n"
-        "import fcntl\nfound.append(attempt(fcntl.fcntl, 0, fcntl.F_SETOWN, outside))"
+        "found.append(attempt(fcntl.fcntl, 0, fcntl.F_SETOWN, outside))"
     )
     held, found = confined(code, seccomp=True, landlock=5)
     assert held["signals"] == "only to itself" and found == ["done None", "PermissionError", "PermissionError"]

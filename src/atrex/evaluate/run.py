@@ -15,6 +15,7 @@ import atrex
 from atrex.errors import UserError
 from atrex.evaluate.budgets import CPU_LIMIT, Budgets
 from atrex.evaluate.candidates import Candidate, resolve
+from atrex.evaluate.confine import warning
 from atrex.evaluate.engine import Engine, Serial, Terms, UnitName
 from atrex.evaluate.plan import Plan, make_plan
 from atrex.evaluate.pool import Pool
@@ -113,6 +114,8 @@ def run(
             engine = _engine(request, devices, _terms(request, seeds, candidates), zygote, watch)
             try:
                 _note(about, directory, engine.measured)
+                if line := warning(engine.measured["confinement"]):
+                    print(line, file=sys.stderr)
                 for record in engine.judge(waiting):
                     records.append(record)
                     if directory:
