@@ -141,6 +141,11 @@ class TestAdoption:
         found = adoption([self.rows(target=30, torch=10), self.rows(target=30, copy=10)])
         assert found.share == 0.75 and shortcut(found) is None
 
+    def test_host_time_that_nobody_claims_names_the_shortcut_only_where_nothing_else_ran(self):
+        nobody = {"name": "past the watched libraries", "us": 9.0, "owner": "unknown"}
+        assert shortcut(adoption([[nobody, *self.rows(torch=1)]])) == "torch"
+        assert shortcut(adoption([[nobody]])) == "substitution"
+
     def test_the_largest_rest_names_the_shortcut(self):
         assert shortcut(adoption([self.rows(target=1, vendor=5, torch=2)])) == "vendor"
         assert shortcut(adoption([self.rows(dsl=5, torch=2)])) == "substitution"

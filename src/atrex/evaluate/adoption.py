@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, get_args
 
+from atrex.dsls.host_time import ELSEWHERE
 from atrex.scoring.records import Adoption, KernelShare, Owner
 
 DOMINANT = 0.5
@@ -38,7 +39,8 @@ def shortcut(found: Adoption | None) -> str | None:
         return None
     rest = {"torch": 0.0, "vendor": 0.0, "substitution": 0.0}
     group = {"torch": "torch", "copy": "torch", "vendor": "vendor", "dsl": "substitution", "unknown": "substitution"}
-    for kernel in found.kernels:
-        if kernel.owner != "target":
-            rest[group[kernel.owner]] += kernel.us
+    named = [k for k in found.kernels if k.owner != "target" and k.name != ELSEWHERE]
+    # Host time that no library claims is also the interpreter's own: it names the rest only where nothing else does.
+    for kernel in named or [k for k in found.kernels if k.owner != "target"]:
+        rest[group[kernel.owner]] += kernel.us
     return max(rest, key=rest.get)
