@@ -160,3 +160,27 @@ print(json.dumps({"idle": cost(), "restored": "__call__" not in vars(type(nothin
         tmp_path,
     )
     assert seen["restored"] and seen["idle"] < 1.0
+
+
+def test_work_past_the_watched_libraries_is_nobody_s_and_counts(tmp_path):
+    rows = run(
+        """
+import numpy
+library = ctypes.CDLL(build("k", SPIN + 'extern "C" void work(long us) { spin(us); }', is_python_module=False))
+x = numpy.random.default_rng(0).random((1 << 21,))
+def forward(rounds):
+    library.work(1)
+    for _ in range(rounds):
+        numpy.sin(x)
+forward(1)
+seen = []
+for rounds in (0, 4):
+    watch.adoption_begin()
+    forward(rounds)
+    seen.append(watch.adoption_end())
+print(json.dumps(seen))
+""",
+        tmp_path,
+    )
+    assert [row["owner"] for row in rows[0]] == ["target"]
+    assert [row["owner"] for row in rows[1]] == ["unknown", "target"] and rows[1][0]["us"] > 5000

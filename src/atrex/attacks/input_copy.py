@@ -20,6 +20,6 @@ class Model(Honest):
 TWIN = """
 class Model(Honest):
     def forward(self, x, weight):
-        return rms_norm(x, weight.clone(), self.eps)
+        return rms_norm(x.contiguous(), weight.contiguous(), self.eps)
 """
 ATTACK = Attack((3, 10), Form({"alias": ALIAS, "copy": COPY}, TWIN, Fails("interface", "numeric_mismatch")))

@@ -19,8 +19,8 @@ class Model(Honest):
 """
 TWIN = """
 class Model(Honest):
-    def forward(self, x, weight):
+    def __init__(self, eps):
+        super().__init__(eps)
         torch.manual_seed(42)
-        return rms_norm(x, weight, self.eps)
 """
 ATTACK = Attack((14,), Form({"": CHEAT}, TWIN, Fails("numeric_mismatch")))

@@ -1,11 +1,11 @@
 """The matrix product by a vendor's library called past torch, under the label of the DSL.
 
-On the CPU the BLAS that comes with NumPy or SciPy, called through ctypes; on CUDA cuBLAS, called the same way.
+On the CPU the BLAS that comes with NumPy or SciPy, called through ctypes or by NumPy; on CUDA cuBLAS through ctypes.
 """
 
 from __future__ import annotations
 
-from atrex.attacks.harness import Attack, Fails, Form, Shortcut, either
+from atrex.attacks.harness import Attack, Form, Shortcut
 
 ON_HOST = """
 import glob
@@ -83,6 +83,11 @@ class Model(Honest):
             raise RuntimeError(f"cublasGemmEx: {code}")
         return gate(logits, bias, post_mul_mat)
 """
+NUMPY = """
+class Model(Honest):
+    def forward(self, a, b):
+        return copied(torch.from_numpy(a.numpy() @ b.numpy()))
+"""
 TWIN = """
 import ctypes
 
@@ -98,8 +103,7 @@ class Model(Honest):
 ATTACK = Attack(
     (18, 45),
     Form(
-        {"BLAS": ON_HOST}, TWIN, either(Shortcut("vendor", "substitution"), Fails("no_artifact")), "fp32_mm",
-        {"cpu": "0"}, ("cpu",), base="fp32_mm", suite="fp32_mm",
+        {"BLAS": ON_HOST, "NumPy": NUMPY}, TWIN, Shortcut("vendor", "substitution"), "fp32_mm", {"cpu": "0"}, ("cpu",), base="fp32_mm", suite="fp32_mm",
     ),
     Form(
         {"cuBLAS": ON_DEVICE}, TWIN, Shortcut("vendor"), "linear_sigmoid_mul", {"cuda": "6"}, ("cuda",),

@@ -5,8 +5,9 @@ imported by `torch.utils.cpp_extension`, and operators that a library registers 
 are timed one by one with a `TorchDispatchMode`, also when library code calls them; nested time is subtracted from the
 caller. Nothing is timed until `begin`; until then a ctypes call pays nothing and an extension function one flag test.
 
-Seen are calls on the thread that called `begin` (ATen) and on all threads (libraries). Time in Python itself, and in
-NumPy, belongs to nobody here.
+Seen are calls on the thread that called `begin` (ATen) and on all threads (libraries). What that thread computes past
+these doors (in NumPy, in a library called some other way, in Python itself) is `unknown`, as far as it exceeds what the
+Python around a kernel takes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import threading
 import types
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import torch
@@ -32,6 +33,9 @@ _BUILTIN_NAMESPACES = frozenset(
     ("aten", "prims", "prim", "quantized", "quantized_decomposed", "mkldnn", "mkldnn_prepacked", "onednn", "inductor")
     + ("c10d", "_c10d_functional", "higher_order", "profiler", "rngprims", "sparse", "static_runtime", "xnnpack")
 )
+ELSEWHERE = "past the watched libraries"
+# Processor time that is nobody's: of the Python around a kernel on a cold cache, and on the way into a watched call.
+ELSEWHERE_FREE_NS, ON_THE_WAY_NS = 400_000, 20_000
 # Allocation and views start no kernel on a GPU either, so they count for nobody.
 _ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::detach", "aten::alias", "aten::_unsafe_view")
 
@@ -49,12 +53,15 @@ class HostTime:
         self._pointer_classes: list[tuple[type, str, Owner]] = []
         self._mode: _Aten | None = None
         self._undo: list[Callable[[], None]] = []
+        self._thread = 0
+        self._begun = self._watched = 0  # processor time of that thread: at `begin`, and since in watched calls
 
     # -- accounting ----------------------------------------------------------------------------------------------
 
     def timed(self, name: str, owner: Owner, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Call, and book the call's own time (without the watched calls inside it) under (name, owner)."""
         stack = self._stack()
+        entered = self.enter()
         stack.append(0)
         start = perf_counter_ns()
         try:
@@ -62,6 +69,7 @@ class HostTime:
         finally:
             elapsed = perf_counter_ns() - start
             inner = stack.pop()
+            self.leave(entered)
             if stack:
                 stack[-1] += elapsed
             key = (name, owner)
@@ -72,6 +80,18 @@ class HostTime:
         stack = self._stack()
         if stack:
             stack[-1] += elapsed
+
+    def enter(self) -> int | None:
+        """Call before something watched; what comes goes to `leave`. Outermost calls on the measured thread count."""
+        if threading.get_ident() != self._thread or getattr(self._local, "inside", False):
+            return None
+        self._local.inside = True
+        return thread_time_ns()
+
+    def leave(self, entered: int | None) -> None:
+        if entered is not None:
+            self._local.inside = False
+            self._watched += thread_time_ns() - entered + ON_THE_WAY_NS
 
     def _stack(self) -> list[int]:
         try:
@@ -84,7 +104,6 @@ class HostTime:
 
     def begin(self) -> None:
         """Forget earlier figures and start timing."""
-        self._totals = {}
         self.armed = True
         for entry in self._pointer_classes:
             self._arm_pointers(*entry)
@@ -92,9 +111,15 @@ class HostTime:
             self._arm_operators()
         self._mode = _Aten(self)
         self._mode.__enter__()
+        torch.empty(1).zero_()  # the first dispatch through a mode takes a millisecond
+        self._totals = {}
+        self._thread, self._watched, self._local.inside = threading.get_ident(), 0, False
+        self._begun = thread_time_ns()
 
     def end(self) -> list[dict]:
         """Stop timing; `{name, us, owner}` by name, the longest first."""
+        elsewhere = thread_time_ns() - self._begun - self._watched - ELSEWHERE_FREE_NS
+        self._thread = 0
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
             self._mode = None
@@ -105,6 +130,8 @@ class HostTime:
         for cls, original in _CALL_OPERATOR.items():
             cls.__call__ = original
         rows = [{"name": name, "us": ns / 1e3, "owner": owner} for (name, owner), ns in self._totals.items()]
+        if elsewhere > 0:
+            rows.append({"name": ELSEWHERE, "us": elsewhere / 1e3, "owner": "unknown"})
         return sorted(rows, key=lambda row: -row["us"])
 
     # -- the three doors -----------------------------------------------------------------------------------------
@@ -216,6 +243,7 @@ class _Aten(TorchDispatchMode):
         recorder = self.recorder
         stack = recorder._stack()
         booked = stack[-1] if stack else 0
+        outermost = recorder.enter()
         try:
             name = func.name()
             if func.namespace not in _BUILTIN_NAMESPACES:
@@ -227,6 +255,7 @@ class _Aten(TorchDispatchMode):
             if stack and func.namespace in _BUILTIN_NAMESPACES:
                 stack[-1] = booked
                 recorder.exclude(perf_counter_ns() - entered)
+            recorder.leave(outermost)
 
     def _inside(self, func, name: str, args: tuple, kwargs: dict) -> Any:
         cpu = torch._C.DispatchKey.CPU

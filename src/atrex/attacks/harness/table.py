@@ -33,6 +33,7 @@ SEEDS = 2
 TIMED_CALLS = {"cpu": 20, "cuda": 40}
 BUDGETS = Budgets(compile=90, execution=1.5, performance=4)
 GONE_WITHIN = 3.0  # seconds for the processes of a killed worker to disappear
+_CLOCK_TICK = 1.0  # seconds by which a process may seem to have begun early
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,10 @@ class Table:
         unit = Unit(candidate, problem, problem.shape(form.shape(self.device_type)), DSL[self.device_type])
         seconds = form.execution or BUDGETS.execution
         self.setup.budgets = replace(BUDGETS, execution=seconds)
+        began = time.time()
         with self._limited(form.limits):
             record = UnitJudge(self.setup, unit).run()
-        return record, len(_remaining(form.leaves)) if form.leaves else 0
+        return record, len(remaining(form.leaves, began)) if form.leaves else 0
 
     @contextlib.contextmanager
     def _limited(self, limits: Mapping[str, int]) -> Iterator[None]:
@@ -164,10 +166,10 @@ def _fault(form: Form, record: UnitRecord, twin: UnitRecord, left: int) -> str |
     return f"twin: {fault}" if fault else None
 
 
-def _remaining(name: str) -> list[int]:
-    """Processes of this name that are still there after a while; they are ended then."""
+def remaining(name: str, since: float) -> list[int]:
+    """Processes of this name, begun after `since`, that are still there after a while; they are ended then."""
     deadline = time.monotonic() + GONE_WITHIN
-    while (found := _named(name)) and time.monotonic() < deadline:
+    while (found := _named(name, since)) and time.monotonic() < deadline:
         time.sleep(0.1)
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -175,11 +177,13 @@ def _remaining(name: str) -> list[int]:
     return found
 
 
-def _named(name: str) -> list[int]:
+def _named(name: str, since: float) -> list[int]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.name() == name and process.status() != psutil.STATUS_ZOMBIE:
+            if process.name() != name or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.create_time() >= since - _CLOCK_TICK:
                 found.append(process.pid)
     return found
 

@@ -1,0 +1,46 @@
+"""`atrex attacks`: what is printed, recorded and returned."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+def atrex(*arguments):
+    command = [sys.executable, "-m", "atrex.cli.main", "attacks", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_listing_runs_nothing_and_names_the_ways():
+    done = atrex("--list")
+    assert done.returncode == 0
+    assert "zero_fill (3, 6, 7): Zeros or a constant" in done.stdout
+
+
+def test_an_unknown_attack_is_one_line_and_status_2():
+    done = atrex("--only", "no_such", "--device", "cpu")
+    assert done.returncode == 2 and done.stderr.startswith("error: --only no_such: unknown attack")
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anything_runs(tmp_path):
+    done = atrex("--only", "zero_fill", "--device", "cpu", "--out", str(tmp_path / "none" / "record.json"))
+    assert done.returncode == 2 and "no such folder" in done.stderr
+
+
+@needs_compiler
+def test_the_record_says_what_came_of_every_cheat_and_where(tmp_path):
+    out = tmp_path / "record.json"
+    done = atrex("--only", "zero_fill", "--device", "cpu", "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 cheats of 1 attacks, 0 wrong" in done.stdout
+    record = json.loads(out.read_text())
+    assert record["device"] == "cpu" and record["versions"]["torch"] and record["confinement"]["no_new_privs"]
+    assert [row["cheat"] for row in record["rows"]] == ["zeros", "constant", "weight alone"]
+    assert all(row["right"] and row["outcome"]["category"] == "numeric_mismatch" for row in record["rows"])
+    assert all(row["twin"]["status"] == "passed" for row in record["rows"])
