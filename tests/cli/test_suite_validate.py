@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
 
 from atrex.cli.main import app
 from atrex.errors import UserError
+from atrex.problems.generate import generate_roofline
 from atrex.problems.skeleton import new_problem
 
 RUN = CliRunner()
@@ -30,11 +32,16 @@ def folder(tmp_path):
     return new_problem("scale", tmp_path / "suite")
 
 
-def fail_on_one(folder, statement):
-    """Let the reference do something else on shape 1."""
+def fail_on(tokens, folder, statement):
+    """Let the reference do something else with so many tokens."""
     path = folder / "reference.py"
     head = "        acc = "
-    path.write_text(path.read_text().replace(head, f"        if len(x) == 2048:\n            {statement}\n{head}", 1))
+    path.write_text(
+        path.read_text().replace(head, f"        if len(x) == {tokens}:\n            {statement}\n{head}", 1)
+    )
+
+
+fail_on_one = partial(fail_on, 2048)
 
 
 def test_the_document_says_what_ran_where_and_what_it_cost(folder):
@@ -86,6 +93,18 @@ def test_over_its_time_it_lists_what_is_left_and_goes_on_from_there(folder, tmp_
     atrex(folder, "--shapes", "0", "--out", out, "--resume")
     (operator,) = json.loads(out.read_text())["operators"]
     assert list(operator["units"]) == ["0"] and operator["not_run"] == {}
+
+
+def test_an_interrupt_keeps_what_was_found(folder, tmp_path):
+    out = tmp_path / "found.json"
+    (folder / "shapes.json").write_text(
+        (folder / "shapes.json").read_text().replace('"token_count": 1,', '"token_count": 2,')
+    )
+    generate_roofline(folder)
+    fail_on(2, folder, "raise KeyboardInterrupt")  # the smaller shape, which comes last
+    done = atrex(folder, "--out", out)
+    assert done.exit_code == 130 and f"{out} holds what was found, go on with --resume" in done.stderr
+    assert list(json.loads(out.read_text())["operators"][0]["units"]) == ["1"]
 
 
 @pytest.mark.parametrize("options", [[], ["--mutants", "--no-compile"]])

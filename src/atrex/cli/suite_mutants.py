@@ -103,6 +103,9 @@ class KillBook:
             f"{told['passed_everywhere']} of {told['right']} right ones passed"
         )
 
+        if told["compiled"] or told["did_not_compile"]:
+            print(f"{COMPILED}: {told['compiled']} shapes compiled, {told['did_not_compile']} did not")
+
     def failed(self) -> bool:
         return any(table.unsound or table.failed for table in self.tables.values())
 

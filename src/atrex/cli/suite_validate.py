@@ -86,7 +86,12 @@ def validate(
     book = _book(mutants, compiled)
     run = _Run(book, out, _about(loaded, device, seed, mutants, compiled, jobs, budget_s, problem, shapes))
     run.begin(selected, CPU_BUDGET if device == "cpu" and not run_all else UNLIMITED, resume)
-    run.go(device, seed, jobs, None if budget_s is None else started + budget_s)
+    try:
+        run.go(device, seed, jobs, None if budget_s is None else started + budget_s)
+    except KeyboardInterrupt:
+        kept = f"; {out} holds what was found, go on with --resume" if out else ""
+        print(f"interrupted{kept}", file=sys.stderr)
+        raise typer.Exit(130) from None
     if as_json:
         print(run.text(), end="")
     else:
