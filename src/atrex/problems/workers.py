@@ -22,8 +22,8 @@ from atrex.problems.model import Problem, Shape
 
 Check = Callable[[Problem, Shape, str, int], Any]
 OVER_TIME = "time budget spent"
-# Checks hold several draws of the inputs, their float64 copies and results: about this many times the semantic bytes; where
-# that is too few, memory runs out and the shape is checked again when nothing else runs.
+# Checks hold several draws of the inputs, their float64 copies and results: about this many times the semantic bytes.
+# Where that is too few, memory runs out and the shape is checked again when nothing else runs.
 COPIES = 7
 SHAPES_A_TASK = 6
 LARGE = 2**30
