@@ -184,3 +184,27 @@ print(json.dumps(seen))
     )
     assert [row["owner"] for row in rows[0]] == ["target"]
     assert [row["owner"] for row in rows[1]] == ["unknown", "target"] and rows[1][0]["us"] > 5000
+
+
+def test_a_vendor_library_called_past_torch_is_the_vendor_s(tmp_path):
+    rows = run(
+        """
+import glob, numpy
+found = glob.glob(str(Path(numpy.__file__).parents[1] / "*.libs" / "*openblas*"))
+names = ("scipy_cblas_ddot64_", "cblas_ddot64_", "scipy_cblas_ddot", "cblas_ddot")
+library = ctypes.CDLL(found[0]) if found else None
+dot = next((getattr(library, name) for name in names if library and hasattr(library, name)), None)
+if dot is None:
+    print(json.dumps(None))
+    raise SystemExit
+x = numpy.ones(1 << 21)
+dot.argtypes, dot.restype = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64] + [ctypes.c_void_p, ctypes.c_int64], None
+watch.adoption_begin()
+dot(x.size, x.ctypes.data, 1, x.ctypes.data, 1)
+print(json.dumps(watch.adoption_end()))
+""",
+        tmp_path,
+    )
+    if rows is None:
+        pytest.skip("NumPy comes without OpenBLAS here")
+    assert [row["owner"] for row in rows] == ["vendor"]

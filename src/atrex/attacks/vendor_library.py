@@ -103,7 +103,8 @@ class Model(Honest):
 ATTACK = Attack(
     (18, 45),
     Form(
-        {"BLAS": ON_HOST, "NumPy": NUMPY}, TWIN, Shortcut("vendor", "substitution"), "fp32_mm", {"cpu": "0"}, ("cpu",), base="fp32_mm", suite="fp32_mm",
+        {"BLAS": ON_HOST, "NumPy": NUMPY}, TWIN, Shortcut("vendor", "substitution"), "fp32_mm", {"cpu": "0"},
+        ("cpu",), base="fp32_mm", suite="fp32_mm",
     ),
     Form(
         {"cuBLAS": ON_DEVICE}, TWIN, Shortcut("vendor"), "linear_sigmoid_mul", {"cuda": "6"}, ("cuda",),

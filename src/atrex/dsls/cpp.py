@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from atrex.dsls.attribution import Owner, classify
 from atrex.dsls.base import DSL, Session, register
 
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", ".cpp", ".cc", ".cxx")
+_VENDOR = re.compile(r"blas|lapack|mkl|dnnl|onednn|fftw|libtorch|xnnpack", re.IGNORECASE)
 _SYSTEM = ("/usr/", "/lib", "/opt/", "/proc/", "/sys/", "/dev/")
 
 
@@ -45,6 +47,8 @@ class CppSession(Session):
             return "dsl"
         if path.startswith(self._below):
             return "target"
+        if _VENDOR.search(os.path.basename(path)):
+            return "vendor"
         if path.startswith(self._system) or not os.path.exists(path):
             return None  # the loader's own libraries; a bare name such as libc.so.6 is no path that exists
         return "unknown"  # a prebuilt library that came with the candidate
@@ -90,6 +94,8 @@ class Cpp(DSL):
     name = "cpp"
     devices = ("cpu",)
     imports = ("torch.utils.cpp_extension",)
+    targets = ("cpu",)
+    usual_target = "cpu"
     constraints = (
         "Write every computation in C++ (OpenMP allowed) inside this one file, built by torch.utils.cpp_extension "
         "or by a compiler call into a temporary folder. torch may allocate outputs and take views, not compute. No "
