@@ -30,7 +30,8 @@ about = json.load(sys.stdin)
 folder = tempfile.mkdtemp()
 enclosure = namespaces.enclose(folder, about["roots"], 1 << 20) if about["namespaces"] else namespaces.Enclosure()
 uid = privileges.spare_uid(["/dev/null"]) if about["user"] else None
-ground = confine.Ground(os.getpid(), enclosure, uid, tuple(about["roots"]), without=frozenset(about["without"]))
+without = frozenset(about["without"])
+ground = confine.Ground(os.getpid(), about["judge"], enclosure, uid, tuple(about["roots"]), without=without)
 if uid is not None:
     os.chown(folder, uid, uid)
 terms = confine.Terms(about["device"], (folder,), Limits(1 << 30, 1 << 30, processes=5), tuple(about["hidden"]))
@@ -61,8 +62,8 @@ def confined(code="", roots=(), hidden=(), device="cpu", **only):
     if only["landlock"] and only["landlock"] is not True:
         left_out.append(f"landlock:{only['landlock']}")
     about = {
-        "code": code, "roots": [str(r) for r in roots], "hidden": [str(h) for h in hidden], "device": device,
-        "without": left_out, "user": only["user"], "namespaces": only["namespaces"],
+        "code": code, "judge": os.getpid(), "roots": [str(r) for r in roots], "hidden": [str(h) for h in hidden],
+        "device": device, "without": left_out, "user": only["user"], "namespaces": only["namespaces"],
     }  # fmt: skip
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT], input=json.dumps(about), capture_output=True, text=True, check=False
@@ -87,6 +88,26 @@ def test_files_are_refused_with_every_version_of_landlock(tmp_path, abi):
     (tmp_path / "secret").write_text("x")
     held, found = confined(f"found = attempt(open, {str(tmp_path / 'secret')!r})", landlock=abi)
     assert (held["files"], found) == (f"Landlock {abi}", "PermissionError")
+
+
+@needs_landlock
+def test_files_move_between_folders_even_where_the_first_landlock_refuses_it():
+    code = "os.mkdir(folder + '/in')\nopen(folder + '/in/a', 'w').write('x')\n"
+    code += "os.replace(folder + '/in/a', folder + '/b')\n"
+    code += "found = [os.listdir(folder + '/in'), open(folder + '/b').read()]"
+    _, found = confined(code, landlock=1)
+    assert found == [[], "x"]
+
+
+@needs_root
+def test_user_0_without_read_only_mounts_changes_no_mode(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "file").chmod(0o644)
+    code = (
+        f"with open({str(tmp_path / 'file')!r}) as file: found = [os.chmod(file.name, 0), os.fchmod(file.fileno(), 0)]"
+    )
+    held, _ = confined(code, seccomp=True)
+    assert held["file_modes"] == "no change" and (tmp_path / "file").stat().st_mode & 0o777 == 0o644
 
 
 @needs_landlock

@@ -111,7 +111,21 @@ def test_results_and_runs_cannot_be_listed(told, tmp_path):
 
 def test_nothing_can_be_written_outside_its_own_folders(told, tmp_path):
     places = [str(tmp_path / "new"), "/usr/new", "/new", str(PACKAGE / "evaluate" / "new.py")]
-    assert all(attempt in REFUSED for attempt in told(f"found = [attempt(open, place, 'w') for place in {places!r}]"))
+    assert "done" not in told(f"found = [attempt(open, place, 'w')[0] for place in {places!r}]")
+    assert not any(map(os.path.exists, places))
+
+
+def test_modes_of_files_outside_do_not_change(told):
+    path = PACKAGE / "__init__.py"
+    before = path.stat().st_mode
+    told(f"found = [attempt(os.chmod, {str(path)!r}, 0o777), attempt(os.chmod, '/etc/passwd', 0o666)]")
+    assert path.stat().st_mode == before and Path("/etc/passwd").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_that_a_candidate_locks_does_not_stop_the_next_unit(told, judge):
+    told("found = [attempt(os.chmod, path, 0) for path in (os.path.dirname(os.getcwd()), os.environ['TMPDIR'])]")
+    told("found = attempt(os.chmod, os.path.dirname(__file__) + '/cache', 0)")
+    assert passes(judge)
 
 
 def test_another_candidates_home_cannot_be_read(judge, told):
@@ -176,6 +190,15 @@ def test_it_traces_neither_the_judge_nor_the_zygote(told, whom):
 @pytest.mark.parametrize("whom", [str(JUDGE), "os.getppid()", f"-{os.getpgid(0)}"], ids=["judge", "zygote", "group"])
 def test_it_signals_neither_the_judge_nor_the_zygote(told, whom):
     assert told(f"found = attempt(os.kill, {whom}, signal.SIGCONT)") == ("PermissionError",)
+
+
+def test_limits_priority_and_cores_of_the_judge_stay_as_they_are(told):
+    code = (
+        f"import resource\nfound = [attempt(resource.prlimit, {JUDGE}, resource.RLIMIT_CORE, (0, 0)),"
+        f" attempt(os.setpriority, os.PRIO_PROCESS, {JUDGE}, 19), attempt(os.sched_setaffinity, {JUDGE}, [0]),"
+        f" attempt(os.sched_setscheduler, {JUDGE}, os.SCHED_BATCH, os.sched_param(0))]"
+    )
+    assert told(code) == [("PermissionError",)] * 4
 
 
 def test_it_signals_its_own_children(told):

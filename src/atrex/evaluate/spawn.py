@@ -89,6 +89,7 @@ class Zygote:
         env["ATREX_ZYGOTE"] = json.dumps(
             {
                 "path": [p for p in sys.path if p],
+                "judge": os.getpid(),
                 "scratch": scratch,
                 "shared": str(self.homes.shared),
                 "bubblewrap": container is not None,
@@ -221,7 +222,12 @@ class Worker:
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the worker has started its device. Raises WorkerTimeout or WorkerDied."""
         if not self._ready:
-            self.held = self._receive(timeout)["ready"]
+            try:
+                self.held = self._receive(timeout)["ready"]
+            except WorkerDied as death:
+                self._reader.join(1.0)
+                said = self.log.strip().splitlines()
+                raise WorkerDied(f"{death.how}{f' ({said[-1][:300]})' if said else ''}", death.oom) from None
             self._ready = True
 
     def place(self, key: str, name: str, source: str) -> tuple[Path, Path]:

@@ -174,7 +174,7 @@ class Server:
 def _ground(about: dict[str, Any]) -> confine.Ground:
     """Leave what all workers do without, before anything is imported that could start a thread."""
     without = frozenset(about["without"])
-    enclosure = Enclosure(network=about["bubblewrap"])
+    enclosure = Enclosure(network=about["bubblewrap"], read_only=about["bubblewrap"])
     # What site has put on the path is a folder of packages; what the judge adds may be anyone's project.
     not_packages = {os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     roots = [*grants.read_roots(), *(path for path in sys.path if path not in not_packages)]
@@ -183,7 +183,7 @@ def _ground(about: dict[str, Any]) -> confine.Ground:
         enclosure = enclose(about["scratch"], [*roots, *about["path"]], _SHARED_MEMORY_BYTES)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     privileges.show_process(False)
-    return confine.Ground(os.getpid(), enclosure, None, tuple(roots), about["bubblewrap"], without)
+    return confine.Ground(os.getpid(), about["judge"], enclosure, None, tuple(roots), about["bubblewrap"], without)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
-from atrex.evaluate.confine import grants, limits, privileges, seccomp
+from atrex.evaluate.confine import grants, landlock, limits, privileges, seccomp
 from atrex.evaluate.confine.kernel import prctl
 from atrex.evaluate.confine.landlock import ALL, READ, WRITE, Ruleset
 from atrex.evaluate.confine.limits import Limits
@@ -27,13 +27,14 @@ _UNIX_SOCKETS = ("cuda",)
 
 @dataclass(frozen=True)
 class Ground:
-    """Of a zygote: its pid, what it has left behind, the spare user for workers on the CPU, what they read.
+    """Of a zygote: its pid and its judge's, what it has left behind, the spare user for workers, what they read.
 
     `without` leaves mechanisms out, to show what the others do alone: landlock, seccomp, user, namespaces, bubblewrap;
     "landlock:3" stands for an older Landlock.
     """
 
     zygote: int
+    judge: int
     enclosure: Enclosure = Enclosure()
     uid: int | None = None
     roots: tuple[str, ...] = ()
@@ -73,16 +74,26 @@ def enter(ground: Ground, terms: Terms) -> dict[str, Any]:
     no_new_privs = prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if ruleset:
         ruleset.restrict()
+        if not ruleset.allows_moves:
+            landlock.copy_instead_of_moving()
     scoped = ruleset is not None and ruleset.refuses_signals
-    own_signals_only = not scoped and uid is None
-    filtered = "seccomp" not in ground.without and seccomp.install(
-        unix_sockets=unix_sockets, memory_files=uid is None, own_signals_only=own_signals_only
+    apart = scoped or uid is not None
+    own_files = uid is None and not ground.enclosure.read_only
+    leave = seccomp.Leave(
+        unix_sockets=unix_sockets,
+        memory_files=uid is None,  # the watch cannot count those of another user without a capability
+        signals=apart,
+        modes=not own_files,
+        truncate=not own_files or (ruleset is not None and ruleset.refuses_truncation),
+        protected=(ground.judge, ground.zygote) if uid is None else (),
     )
+    filtered = "seccomp" not in ground.without and seccomp.install(leave)
     held = {
         "files": _files(ground, ruleset),
         "network": _network(ground, ruleset, filtered),
         "unix_sockets": _unix_sockets(ground, scoped, filtered and not unix_sockets),
-        "signals": _signals(scoped, uid, filtered and own_signals_only),
+        "signals": _signals(scoped, uid, filtered and not leave.signals),
+        "file_modes": _file_modes(ground, uid, filtered and not leave.modes),
         "system_calls": "filtered" if filtered else UNCONFINED,
         "capabilities": "none" if bare else UNCONFINED,
         "uid": os.getuid(),
@@ -96,7 +107,7 @@ def enter(ground: Ground, terms: Terms) -> dict[str, Any]:
 
 def describe(held: dict[str, Any]) -> str:
     """One line about what `enter` returned."""
-    names = ("files", "network", "unix_sockets", "signals", "system_calls", "capabilities")
+    names = ("files", "file_modes", "network", "unix_sockets", "signals", "system_calls", "capabilities")
     parts = [f"{name.replace('_', ' ')}: {held[name]}" for name in names]
     return "; ".join([*parts, f"uid {held['uid']}{' of its own' if held['own_user'] else ''}"])
 
@@ -135,6 +146,11 @@ def _files(ground: Ground, ruleset: Ruleset | None) -> str:
     if ruleset:
         return f"Landlock {ruleset.abi}"
     return "bubblewrap" if ground.bubblewrap else UNCONFINED
+
+
+def _file_modes(ground: Ground, uid: int | None, filtered: bool) -> str:
+    held = (["read-only mounts"] if ground.enclosure.read_only else []) + (["another user"] if uid is not None else [])
+    return ", ".join(held + (["no change"] if filtered else [])) or UNCONFINED
 
 
 def _network(ground: Ground, ruleset: Ruleset | None, filtered: bool) -> str:

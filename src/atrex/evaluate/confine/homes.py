@@ -42,6 +42,10 @@ class Homes:
 
     def new(self, uid: int | None) -> Folders:
         """Folders for a worker that runs as `uid` (None: as this process)."""
+        # A worker of the same user may have changed the modes of what it could not open.
+        for shared in (self.shared, *self.shared.iterdir()):
+            shared.chmod(0o755)
+        self.root.chmod(0o711)
         work, home = (Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self.root)) for kind in ("worker", "home"))
         if uid is not None:
             for folder in (work, home):
@@ -103,8 +107,8 @@ class Homes:
 def _move_folder(old: Path, new: Path) -> None:
     """Move a folder if it is one and can be moved: anything else that a candidate put there stays behind."""
     try:
-        if stat.S_ISDIR(os.lstat(old).st_mode):
-            os.rename(old, new)
+        os.close(_open_folder(str(old), None))
+        os.rename(old, new)
     except OSError:
         return
 

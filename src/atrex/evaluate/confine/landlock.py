@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import functools
 import os
+import shutil
 import stat
 from enum import IntFlag
 
@@ -90,6 +93,16 @@ class Ruleset:
         return self.abi >= 4
 
     @property
+    def allows_moves(self) -> bool:
+        """Whether files can be moved from one granted folder to another."""
+        return self.abi >= 2
+
+    @property
+    def refuses_truncation(self) -> bool:
+        """Whether truncating by path, without opening for writing, is refused."""
+        return self.abi >= 3
+
+    @property
     def refuses_signals(self) -> bool:
         """Whether signals to processes outside, and their abstract sockets, are refused."""
         return self.abi >= 6
@@ -113,3 +126,22 @@ class Ruleset:
         """Confine this thread and whatever it starts, for good; needs no_new_privs. Raises OSError."""
         syscall(_RESTRICT, self._fd, 0)
         os.close(self._fd)
+
+
+def copy_instead_of_moving() -> None:
+    """Let os.replace copy where the first Landlock refuses every move between folders; Triton's cache needs it."""
+    move = os.replace
+
+    @functools.wraps(move)
+    def replace(source, target, **options):
+        try:
+            move(source, target, **options)
+        except OSError as error:
+            if error.errno != errno.EXDEV or options:
+                raise
+            beside = f"{os.fspath(target)}.{os.getpid()}"
+            shutil.copyfile(source, beside)
+            move(beside, target)
+            os.unlink(source)
+
+    os.replace = replace

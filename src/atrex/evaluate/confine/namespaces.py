@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrex.evaluate.confine.kernel import mount, unshare
+from atrex.evaluate.confine.kernel import mount, set_read_only, unshare
 from atrex.hardware.sandbox import CLONE_NEWNET, CLONE_NEWUSER
 
 _CLONE_NEWNS = 0x00020000
@@ -22,17 +22,21 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True)
 class Enclosure:
-    """What of it this kernel and user allowed. `emptied` are folders that hold nothing of other programs."""
+    """What of it this kernel and user allowed. `emptied` are folders that hold nothing of other programs.
+
+    `read_only` is every mount but the scratch folder, /proc and an emptied /dev/shm.
+    """
 
     network: bool = False
     emptied: tuple[str, ...] = ()
+    read_only: bool = False
 
 
 def enclose(scratch: str, kept: Iterable[str], shared_memory: int) -> Enclosure:
-    """Leave for namespaces of their own: an empty network, and empty /tmp, /run and /dev/shm around `scratch`.
+    """Leave for namespaces of their own: an empty network, read-only mounts, empty /tmp, /run and /dev/shm.
 
-    A folder that holds one of the `kept` paths stays as it is. /dev/shm gets at most `shared_memory` bytes. To be
-    called by a process with one thread; whatever the kernel refuses is left out.
+    `scratch` stays, and a folder that holds one of the `kept` paths stays as it is. /dev/shm gets at most
+    `shared_memory` bytes. To be called by a process with one thread; whatever the kernel refuses is left out.
     """
     user, group = os.getuid(), os.getgid()
     if user == 0:
@@ -42,10 +46,27 @@ def enclose(scratch: str, kept: Iterable[str], shared_memory: int) -> Enclosure:
         if network:
             _map_identity(user, group)
     emptied: tuple[str, ...] = ()
+    read_only = False
     if mounts:
         with contextlib.suppress(OSError):
             emptied = tuple(_empty(scratch, list(kept), shared_memory))
-    return Enclosure(network, emptied)
+            read_only = _make_read_only([os.path.realpath(scratch), "/proc", *emptied])
+            os.chdir(scratch)
+    return Enclosure(network, emptied, read_only)
+
+
+def _make_read_only(but: Iterable[str]) -> bool:
+    try:
+        set_read_only("/", True, below=True)
+    except OSError:
+        return False  # Linux before 5.12
+    try:
+        for path in but:
+            set_read_only(path, False)
+        return True
+    except OSError:
+        set_read_only("/", False, below=True)
+        return False
 
 
 def _map_identity(user: int, group: int) -> None:
@@ -68,8 +89,7 @@ def _empty(scratch: str, kept: list[str], shared_memory: int) -> Iterable[str]:
             mount("tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode=1777")
             if scratch.startswith(below):
                 os.makedirs(scratch)
-                mount(f"/proc/self/fd/{place}", scratch, None, _MS_BIND)
             yield folder
-        os.chdir(scratch)
+        mount(f"/proc/self/fd/{place}", scratch, None, _MS_BIND)  # a mount of its own in any case
     finally:
         os.close(place)

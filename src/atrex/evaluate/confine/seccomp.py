@@ -1,8 +1,10 @@
 """A system call filter for what files, users and namespaces do not cover, written out as the kernel takes it.
 
 Refused: sockets (a candidate speaks to nobody), other processes' memory, tracing, mounts and namespaces, keys, BPF,
-performance counters, io_uring (it opens sockets past a filter), System V shared memory (it outlives its process). The
-filter's form is that of linux/filter.h and linux/seccomp.h; numbers are those of the two system call tables.
+performance counters, io_uring (it opens sockets past a filter), System V shared memory (it outlives its process). For
+a worker that runs as the judge's user also what no file right covers: modes and attributes of that user's files, the
+limits and scheduling of its processes. The filter's form is that of linux/filter.h and linux/seccomp.h; numbers are
+those of the two system call tables.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import ctypes
 import errno
 import os
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from atrex.evaluate.confine.kernel import MACHINE, syscall
 
@@ -32,11 +36,25 @@ _REFUSED = {
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
     "open_by_handle_at": (304, 265), "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273),
+    "syslog": (103, 116), "memfd_secret": (447, 447),
     "shmget": (29, 194), "shmat": (30, 196), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
 }  # fmt: skip
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 _CLONE, _CLONE3 = (56, 220), (435, 435)
-_MEMFD_CREATE = (319, 279)
+_MEMFD_CREATE, _TRUNCATE = (319, 279), (76, 45)
+# Answered with success and not done: build tools set modes that nothing here depends on.
+_MODES = {
+    "chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54),
+}  # fmt: skip
+_ATTRIBUTES = {
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+}  # fmt: skip
+# With the argument that says whose; 0 is the caller.
+_PRLIMIT, _SETPRIORITY, _IOPRIO_SET = (302, 261), (141, 140), (251, 30)
+_SCHEDULER = {"sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274)}
+_SCHED_SETAFFINITY = (203, 122)
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* that clone knows
 _AF_UNIX, _SOCK_TYPES, _SOCK_DGRAM = 1, 0xF, 2
 # Ways to send a signal, with the argument that says to whom; and to have one sent: fcntl, ioctl.
@@ -101,40 +119,75 @@ class _Filter(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
 
 
-def install(unix_sockets: bool, memory_files: bool, own_signals_only: bool) -> bool:
-    """Put the filter on this process and all it starts; False where that cannot be done. Needs no_new_privs.
+@dataclass(frozen=True)
+class Leave:
+    """What a filter leaves open.
 
-    `unix_sockets` leaves AF_UNIX sockets open (CUDA makes one), `memory_files` memfd_create. With `own_signals_only`
-    a process can signal itself and nobody else, not even its children: for kernels whose Landlock knows no signals.
+    `unix_sockets`: AF_UNIX sockets (a GPU's driver makes one). `memory_files`: memfd_create. `signals`: to other
+    processes; without it a process signals itself and nobody else, not even its children. `modes`: changes of modes,
+    owners and extended attributes. `truncate`: by path. `protected` are processes of the same user whose limits and
+    scheduling are to stay as they are; empty where the user is another.
     """
+
+    unix_sockets: bool = False
+    memory_files: bool = True
+    signals: bool = True
+    modes: bool = True
+    truncate: bool = True
+    protected: Sequence[int] = ()
+
+
+def install(leave: Leave) -> bool:
+    """Put the filter on this process and all it starts; False where that cannot be done. Needs no_new_privs."""
     if MACHINE is None:
         return False
-    program = _Program(MACHINE)
-    for call in _REFUSED.values():
-        program.refuse(call)
-    program.only(_CLONE, 0, [0], _NEW_NAMESPACES)
-    program.refuse(_CLONE3, errno.ENOSYS)  # its flags cannot be read here; libc falls back to clone
-    program.only(_SOCKET, 0, [_AF_UNIX] if unix_sockets else [])
-    if not unix_sockets:  # a pair of datagram sockets could be connected to any path
-        program.unless(_SOCKETPAIR, 1, [_SOCK_DGRAM], _SOCK_TYPES)
-    if not memory_files:
-        program.refuse(_MEMFD_CREATE)
-    if own_signals_only:
-        me = os.getpid()
-        program.only(_KILL, 0, [0, me, -me])
-        program.only(_TGKILL, 0, [me])
-        program.only(_SIGQUEUE, 0, [me])
-        program.only(_TGSIGQUEUE, 0, [me])
-        program.refuse(_TKILL)
-        program.refuse(_PIDFD_SIGNAL)
-        program.unless(_FCNTL, 1, [_F_SETOWN, _F_SETOWN_EX])
-        program.unless(_IOCTL, 1, [_FIOSETOWN, _SIOCSPGRP])
-    code = program.bytes()
-    filter_ = _Filter(len(code) // 8, code)
+    code = _program(leave, MACHINE).bytes()
+    program = _Filter(len(code) // 8, code)
     for flags in (_SPEC_ALLOW, 0):
         try:
-            syscall(_SECCOMP[MACHINE], _SET_MODE_FILTER, flags, ctypes.byref(filter_))
+            syscall(_SECCOMP[MACHINE], _SET_MODE_FILTER, flags, ctypes.byref(program))
             return True
         except OSError:
             continue
     return False
+
+
+def _program(leave: Leave, column: int) -> _Program:
+    program = _Program(column)
+    for call in _REFUSED.values():
+        program.refuse(call)
+    program.only(_CLONE, 0, [0], _NEW_NAMESPACES)
+    program.refuse(_CLONE3, errno.ENOSYS)  # its flags cannot be read here; libc falls back to clone
+    program.only(_SOCKET, 0, [_AF_UNIX] if leave.unix_sockets else [])
+    if not leave.unix_sockets:  # a pair of datagram sockets could be connected to any path
+        program.unless(_SOCKETPAIR, 1, [_SOCK_DGRAM], _SOCK_TYPES)
+    if not leave.memory_files:
+        program.refuse(_MEMFD_CREATE)
+    if not leave.truncate:
+        program.refuse(_TRUNCATE)
+    if not leave.modes:
+        for call in _MODES.values():
+            program.refuse(call, 0)
+        for call in _ATTRIBUTES.values():
+            program.refuse(call, errno.EOPNOTSUPP)
+    if not leave.signals:
+        _only_own_signals(program)
+    if leave.protected:
+        for call in _SCHEDULER.values():
+            program.only(call, 0, [0, os.getpid()])
+        program.only(_PRLIMIT, 0, [0, os.getpid()])
+        program.only(_SETPRIORITY, 1, [0, os.getpid()])
+        program.only(_IOPRIO_SET, 1, [0, os.getpid()])
+        program.unless(_SCHED_SETAFFINITY, 0, list(leave.protected))  # OpenMP sets it for its threads, by their ids
+    return program
+
+
+def _only_own_signals(program: _Program) -> None:
+    me = os.getpid()
+    program.only(_KILL, 0, [0, me, -me])
+    for call in (_TGKILL, _SIGQUEUE, _TGSIGQUEUE):
+        program.only(call, 0, [me])
+    program.refuse(_TKILL)
+    program.refuse(_PIDFD_SIGNAL)
+    program.unless(_FCNTL, 1, [_F_SETOWN, _F_SETOWN_EX])
+    program.unless(_IOCTL, 1, [_FIOSETOWN, _SIOCSPGRP])
