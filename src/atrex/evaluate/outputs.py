@@ -24,10 +24,13 @@ def named_outputs(value: Any, names: Sequence[str]) -> tuple[str, dict[str, torc
 
 
 def check_plain(outputs: Mapping[str, Any]) -> None:
-    """Refuse everything but plain tensors: a subclass could compute when it is looked at."""
+    """Refuse everything but plain tensors: a subclass, or a replaced method, could compute when it is looked at."""
     for name, tensor in outputs.items():
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             raise Interface(f"output {name!r} is a {type(tensor).__name__}, expected a plain torch.Tensor")
+        replaced = sorted(key for key in vars(tensor) if hasattr(torch.Tensor, key))
+        if replaced:
+            raise Interface(f"output {name!r} replaces Tensor.{replaced[0]}, expected a plain torch.Tensor")
         if tensor.layout != torch.strided:
             raise Interface(f"output {name!r} has layout {tensor.layout}, expected a strided tensor")
 

@@ -31,7 +31,7 @@ from atrex.scoring.records import UnitRecord
 
 SEEDS = 2
 TIMED_CALLS = {"cpu": 20, "cuda": 40}
-BUDGETS = Budgets(compile=90, execution=1.5, performance=4)
+BUDGETS = Budgets(compile=90, execution=1.5, performance=10)
 GONE_WITHIN = 3.0  # seconds for the processes of a killed worker to disappear
 _CLOCK_TICK = 1.0  # seconds by which a process may seem to have begun early
 
