@@ -123,15 +123,16 @@ class Timing:
     def _arm(self) -> None:
         """New values, at a place drawn anew; the outputs of the last call must be as they were when it returned.
 
-        Places change because what is remembered by address must be wrong, and because a kernel's time depends on
-        where its operands lie.
+        Places change, the outputs' too, because what is remembered by address must be wrong, and because a kernel's
+        time depends on where its operands and outputs lie.
         """
         if self.problem.metadata.mutates:
             self._still(self._ask(Armed, {"op": "retire"}))
         self.refresher.step()
         self.place = self.rng.randrange(self.bindings.places)
         self.bindings.write(self.refresher.inputs, self.place)
-        self._still(self._ask(Armed, {"op": "arm", "place": self.place}))
+        held = self.rng.randrange(Bindings.PLACES)
+        self._still(self._ask(Armed, {"op": "arm", "place": self.place, "held": held}))
 
     @staticmethod
     def _still(answer: Armed) -> None:

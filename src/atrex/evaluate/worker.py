@@ -27,6 +27,7 @@ from atrex.evaluate.timing import protocol_for
 
 _STAY_AWAKE = 0.2  # seconds
 _POISON_AT_MOST = 2 << 30  # bytes of free allocator memory that are overwritten before a call
+_HOLD_AT_MOST = 1 << 30  # bytes that are held so that outputs change their place
 
 
 class Bench:
@@ -51,6 +52,7 @@ class Bench:
         self.fds: list[int] = []
         self.blocks: list[Attached] = []
         self.places: list[dict[str, torch.Tensor]] = []
+        self._held: list[torch.Tensor] = []
         self.graph: Any = None
         self.pair: list[Any] = []
 
@@ -177,8 +179,11 @@ class Bench:
         self.protocol.synchronize()
         return {"shown": True}
 
-    def _retire(self) -> bool | None:
-        """Fingerprint the last outputs once more, overwrite them and the allocator's free blocks, release them."""
+    def _retire(self, held: int = 0) -> bool | None:
+        """Fingerprint the last outputs once more, overwrite them and the allocator's free blocks, release them.
+
+        `held` blocks like the outputs are then held until the next time, so that new outputs lie elsewhere.
+        """
         same = None
         sizes = [t.nbytes for t in self.outputs.values()]
         if self.last_fingerprint is not None:
@@ -187,11 +192,18 @@ class Bench:
             if not self._overlapped(tensor):
                 poison(tensor)
         self.outputs, self.last_fingerprint = {}, None
+        self._held.clear()
         if self.device.type == "cuda":
+            self._hold(held)
             free = [torch.empty(n, dtype=torch.uint8, device=self.device) for n in sizes if n <= _POISON_AT_MOST]
             for block in free:
                 poison(block)
         return same
+
+    def _hold(self, count: int) -> None:
+        sizes = [slot.nbytes for slot in self.mailbox.values()]
+        for _ in range(min(count, _HOLD_AT_MOST // max(sum(sizes), 1))):
+            self._held += [torch.empty(n, dtype=torch.uint8, device=self.device) for n in sizes]
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -209,7 +221,7 @@ class Bench:
     def arm(self, message: dict[str, Any]) -> dict[str, Any]:
         """Get everything that is not the call out of the way, so that the judge can time `timed` from outside."""
         previous = dict(self.outputs)
-        same = self._retire()
+        same = self._retire(message.get("held", 0))
         self.operands = self.places[message["place"]]
         if self.device.type != "cuda":
             self.protocol.evict(self._touched(previous))
