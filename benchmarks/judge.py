@@ -122,7 +122,8 @@ def main() -> None:
     args.runs.mkdir(parents=True, exist_ok=True)
     record = {
         "what": "the judge on itself: pace, repeatability, floor, events against CUPTI",
-        "command": "python benchmarks/judge.py " + " ".join(a for a in sys.argv[1:] if not a.startswith("/")),
+        "command": f"python benchmarks/judge.py {args.candidates} --device {args.device} --times {args.times} "
+        f"--pace '{args.pace}' --out results/{args.out.name}",
         "date": now(),
         "device": device_name(device),
         "versions": versions(),
