@@ -1,0 +1,208 @@
+"""`atrex trace`: which operators the device time of serving traces goes to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atrex.errors import UserError
+
+# Everything else is imported where it is used: polars takes half a second.
+if TYPE_CHECKING:
+    from atrex.traces.pipeline import Options
+
+app = typer.Typer(no_args_is_help=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Trace files, of any supported format.")]
+DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A data set that `atrex trace import` wrote.")]
+PhaseFilter = Annotated[str | None, typer.Option("--phase", help="Only prefill, decode, mixed or none.")]
+FrameworkOption = Annotated[
+    list[str] | None,
+    typer.Option("--framework", metavar="NAME==VERSION", help="What ran, where kernel names depend on it. Repeatable."),
+]
+
+
+def require_tables() -> None:
+    """Raise UserError, with what to install, where the packages for traces are missing."""
+    try:
+        import msgspec  # noqa: F401
+        import polars  # noqa: F401
+        import yaml  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"reading traces needs {error.name}: pip install 'atrex[traces]'") from None
+
+
+def _options(app_name: str | None, rank: int | None, frameworks: list[str] | None, phase: str | None) -> Options:
+    from atrex.traces.families.versions import parse_version
+    from atrex.traces.phases import PHASES
+    from atrex.traces.pipeline import Options
+
+    versions = {}
+    for item in frameworks or []:
+        name, separator, version = item.partition("==")
+        try:
+            versions[name] = parse_version(version)
+        except ValueError:
+            separator = ""
+        if not separator:
+            raise UserError(f"--framework {item}: expected NAME==VERSION, such as vllm==0.33.0")
+    if phase is not None and phase not in PHASES:
+        raise UserError(f"--phase {phase}: expected one of {', '.join(PHASES)}")
+    return Options(app=app_name, rank=rank, versions=versions, phase=phase)
+
+
+@app.command()
+def info(files: FilesArgument, frameworks: FrameworkOption = None, as_json: JsonOption = False) -> None:
+    """What a trace is, what it lacks and what that costs."""
+    require_tables()
+    from atrex.report.tables import make_console
+    from atrex.traces import importer, summary
+    from atrex.traces.report import info_lines
+
+    console, documents = make_console(), []
+    options = _options(None, None, frameworks, None)
+    for path in files:
+        with _progress(path.name) as step:
+            analysis = importer.analyse_file(path, options, jobs=_cores(), progress=step)
+        about = summary.summarize(analysis, path.name, None, analysis.trace.meta.rank)
+        about["lacks"] = summary.lacks(about)
+        documents.append(about)
+        if not as_json:
+            for line in info_lines(about):
+                console.print(line, markup=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps(documents, indent=2))
+
+
+@app.command("import")
+def import_(
+    files: FilesArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The data set; made if it is not there.")],
+    app_name: Annotated[str | None, typer.Option("--app", metavar="NAME", help="The application these are of.")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Rank, where the files do not say.")] = None,
+    frameworks: FrameworkOption = None,
+    phase: Annotated[str | None, typer.Option("--phase", help="The phase all of it is in, whatever it says.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", help="Processes; default: the cores.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Import traces into a Parquet data set. Traces of graph captures explain the replays in the others."""
+    require_tables()
+    from atrex.traces import importer, summary
+    from atrex.traces.report import import_line
+
+    options = _options(app_name, rank, frameworks, phase)
+
+    def done(result: importer.Imported) -> None:
+        print(import_line(result), file=sys.stderr)
+
+    with _progress(files[0].name if len(files) == 1 else "") as step:
+        results = importer.import_files(files, out, options, jobs, done, step if len(files) == 1 else None)
+    if as_json:
+        print(json.dumps([r.summary for r in results if r.summary is not None], indent=2))
+    else:
+        for result in results:
+            for line in summary.lacks(result.summary) if result.summary else []:
+                print(f"{result.trace}: {line}")
+    failed = [r for r in results if r.error is not None]
+    if failed:
+        raise UserError(
+            failed[0].error if len(failed) == 1 else f"{len(failed)} of {len(results)} files were not imported"
+        )
+
+
+@app.command()
+def top(
+    directory: DirArgument,
+    by: Annotated[str, typer.Option("--by", help="family, operator, kernel, op, module or phase.")] = "family",
+    phase: PhaseFilter = None,
+    application: Annotated[str | None, typer.Option("--app", help="Only traces of this application.")] = None,
+    mixed: Annotated[
+        str, typer.Option("--mixed", help="Steps that mix phases: keep them apart, or split them by tokens.")
+    ] = "keep",
+    inclusive: Annotated[bool, typer.Option("--inclusive", help="Sum durations; overlaps count twice.")] = False,
+    limit: Annotated[int, typer.Option("--limit", help="Rows to show; 0 for all.")] = 30,
+    as_json: JsonOption = False,
+) -> None:
+    """Where the device time goes."""
+    require_tables()
+    from atrex.report.tables import make_console
+    from atrex.traces.dataset import open_dataset
+    from atrex.traces.report import print_top, top_document
+
+    document = top_document(
+        open_dataset(directory), by=by, phase=phase, app=application, mixed=mixed, inclusive=inclusive
+    )
+    if as_json:
+        print(json.dumps(document, indent=2))
+        return
+    print_top(document, limit, make_console())
+
+
+@app.command()
+def show(
+    directory: DirArgument,
+    kernel: Annotated[str, typer.Option("--kernel", metavar="PATTERN", help="Regular expression for kernel names.")],
+    limit: Annotated[int, typer.Option("--limit", help="Rows to show; 0 for all.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Which operation, module, phase and shapes a kernel served, and which rule says so."""
+    require_tables()
+    from atrex.report.tables import make_console
+    from atrex.traces.dataset import open_dataset
+    from atrex.traces.report import print_show, show_document
+
+    document = show_document(open_dataset(directory), kernel)
+    if as_json:
+        print(json.dumps(document, indent=2))
+        return
+    print_show(document, limit, make_console())
+
+
+@app.command()
+def unmapped(
+    directory: DirArgument,
+    limit: Annotated[int, typer.Option("--limit", help="Rows to show; 0 for all.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """What no rule covers, by device time, with what would help to write one."""
+    require_tables()
+    from atrex.report.tables import make_console
+    from atrex.traces.dataset import open_dataset
+    from atrex.traces.report import print_unmapped, unmapped_document
+
+    document = unmapped_document(open_dataset(directory))
+    if as_json:
+        print(json.dumps(document, indent=2))
+        return
+    print_unmapped(document, limit, make_console())
+
+
+def _cores() -> int:
+    import os
+
+    return os.cpu_count() or 1
+
+
+def _progress(label: str) -> Any:
+    """A context manager that yields a callback (bytes done, bytes in all), drawn where stderr is a terminal."""
+    from contextlib import contextmanager, nullcontext
+
+    if not label or not sys.stderr.isatty():
+        return nullcontext()
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    @contextmanager
+    def shown():
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        from atrex.report.tables import make_console
+
+        with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
+            task = bar.add_task(label)
+            yield lambda finished, total: bar.update(task, completed=finished, total=total)
+
+    return shown()

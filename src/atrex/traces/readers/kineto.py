@@ -1,0 +1,231 @@
+"""Kineto, the profiler behind torch.profiler: Chrome JSON, plain or gzip, of every version since torch 1.8.
+
+The file is cut at event boundaries and decoded piece by piece, large ones in several processes, so that memory stays
+near the size of the columns. Text that is no event costs that event; how many were mended or lost is in `Meta.loss`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from atrex.errors import UserError
+from atrex.traces import raw
+from atrex.traces.readers import Head, Progress
+from atrex.traces.readers.kineto_decode import DEVICE_KINDS, HOST_KINDS, Batch, PieceDecoder
+from atrex.traces.readers.kineto_pieces import Piece, PieceStream
+from atrex.traces.readers.kineto_worker import load_piece
+
+FORMAT = "kineto"
+# Below this size a second process costs more than it saves.
+PARALLEL_FROM = 24 << 20
+IN_FLIGHT = 3  # pieces a worker has waiting
+_ID_COLUMNS = {"name", "thread", "kernel", "grid", "block", "dims", "dtypes", "concrete"}
+_HOST_CODE = {"annotation": raw.ANNOTATION, "frame": raw.FRAME, "op": raw.OP}
+
+
+def recognizes(head: Head) -> bool:
+    """Chrome's trace format: an object with traceEvents, perhaps further on, or the bare array of events."""
+    start = head.start.lstrip()
+    if start.startswith(b"["):
+        return b'"ph"' in start
+    return start.startswith(b"{") and b'"rocprofiler-sdk-tool"' not in start[:4096]
+
+
+def read(path: Path, jobs: int = 1, progress: Progress | None = None) -> raw.RawTrace:
+    """The records of a Kineto file. `jobs` processes decode it; `progress` gets bytes done and bytes in all.
+
+    Raises UserError if the file holds no event array or no event at all.
+    """
+    stream = PieceStream(path)
+    collected = _Collected(raw.Strings())
+    tail: list[bytes] = []
+    rest: list[Piece] = []  # pieces after the end of the events
+    try:
+        for worker, piece, batch in _decoded(stream, jobs):
+            if tail:
+                rest.append(piece)
+                continue
+            collected.add(worker, batch)
+            if batch.tail is not None:
+                tail.append(batch.tail)
+            if progress is not None:
+                progress(min(stream.position, stream.size), stream.size)
+    finally:
+        stream.close()
+    trailer = b",".join([*tail, *(load_piece(piece) for piece in rest)])
+    header = _keys(stream.header, trailer)
+    loss = collected.loss
+    loss.truncated = not tail or stream.damage is not None
+    trace = collected.trace(path, header)
+    if stream.damage:
+        trace.meta.notes.append(stream.damage)
+    if not sum(trace.meta.counts.values()):
+        raise UserError(f"{path}: the event array is empty or unreadable ({loss.lost} events lost)")
+    return trace
+
+
+def _decoded(stream: PieceStream, jobs: int) -> Iterator[tuple[int, Piece, Batch]]:
+    """(worker, piece, batch) of every piece, in the file's order."""
+    if jobs <= 1 or stream.size < PARALLEL_FROM:
+        decoder = PieceDecoder()
+        for piece in stream:
+            yield 0, piece, decoder.decode(load_piece(piece))
+        return
+    with _Workers(jobs) as workers:
+        waiting: deque[tuple[int, Piece, Future[Batch]]] = deque()
+        for number, piece in enumerate(stream):
+            worker = number % jobs
+            waiting.append((worker, piece, workers.decode(worker, piece)))
+            if len(waiting) >= IN_FLIGHT * jobs:
+                worker, piece, future = waiting.popleft()
+                yield worker, piece, future.result()
+        while waiting:
+            worker, piece, future = waiting.popleft()
+            yield worker, piece, future.result()
+
+
+class _Workers:
+    """Processes that decode pieces, each with its own table of strings, and a thread each that feeds it in order."""
+
+    def __init__(self, count: int) -> None:
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        command = [sys.executable, "-m", "atrex.traces.readers.kineto_worker"]
+        self.processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) for _ in range(count)
+        ]
+        self.threads = [ThreadPoolExecutor(1) for _ in range(count)]
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for thread in self.threads:
+            thread.shutdown(wait=True, cancel_futures=True)
+
+    def decode(self, worker: int, piece: Piece) -> Future[Batch]:
+        return self.threads[worker].submit(self._decode, self.processes[worker], piece)
+
+    @staticmethod
+    def _decode(process: subprocess.Popen[bytes], piece: Piece) -> Batch:
+        try:
+            pickle.dump(piece, process.stdin, protocol=5)
+            process.stdin.flush()
+            return pickle.load(process.stdout)
+        except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:
+            raise RuntimeError(f"a process that decodes the trace ended (status {process.poll()})") from error
+
+
+class _Collected:
+    """Batches of all pieces, joined: local string ids become ids of one table."""
+
+    def __init__(self, strings: raw.Strings) -> None:
+        self.strings = strings
+        self.loss = raw.Loss()
+        self.counts: dict[str, int] = {}
+        self.processes: dict[str, str] = {}
+        self._maps: dict[int, list[int]] = {}
+        self._parts: dict[str, dict[str, list[np.ndarray]]] = {}
+
+    def add(self, worker: int, batch: Batch) -> None:
+        known = self._maps.setdefault(worker, [])
+        known += [self.strings.id(text) for text in batch.strings]
+        to_global = np.array([*known, -1], dtype=np.int32)  # -1 picks the last: no string stays no string
+        for kind, columns in batch.columns.items():
+            parts = self._parts.setdefault(kind, {})
+            for name, values in columns.items():
+                parts.setdefault(name, []).append(to_global[values] if name in _ID_COLUMNS else values)
+        for kind, n in batch.counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + n
+        self.processes |= batch.processes
+        loss = self.loss
+        loss.repaired += batch.repaired
+        loss.lost += batch.lost
+        loss.lost_bytes += batch.lost_bytes
+        loss.examples = [*loss.examples, *batch.examples][:3]
+
+    def _frame(self, schema: dict[str, Any], kinds: Iterable[str], codes: dict[str, int]) -> pl.DataFrame:
+        frames = []
+        for kind in kinds:
+            parts = self._parts.pop(kind, None)
+            if parts is None:
+                continue
+            columns = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+            rows = len(columns["start"])
+            if kind in codes:
+                columns["kind"] = np.full(rows, codes[kind], dtype=np.uint8)
+            frames.append(raw.frame(schema, columns, rows))
+        return pl.concat(frames) if frames else raw.empty(schema)
+
+    def trace(self, path: Path, header: dict[str, Any]) -> raw.RawTrace:
+        device_codes = {kind: code for code, kind in enumerate(DEVICE_KINDS)}
+        device = self._frame(raw.DEVICE, DEVICE_KINDS, device_codes)
+        launches = self._frame(raw.LAUNCHES, ["launch"], {})
+        host = self._frame(raw.HOST, HOST_KINDS, _HOST_CODE)
+        annotations = self._frame(raw.DEVICE_ANNOTATIONS, ["device_annotation"], {})
+        meta = _meta(header, self)
+        return raw.RawTrace(path, meta, self.strings, device, launches, host, annotations)
+
+
+def _keys(header: bytes, trailer: bytes) -> dict[str, Any]:
+    """The keys around the event array. What cannot be parsed is left out: they say about the run, not what ran."""
+    before = header.strip().rstrip(b",").rstrip().removeprefix(b"{")
+    after = trailer.strip().removeprefix(b"]").strip().removeprefix(b",").strip()
+    if not after.endswith(b"}"):
+        after = b""
+    found: dict[str, Any] = {}
+    for body in (before, after.removesuffix(b"}")):
+        try:
+            found |= json.loads(b"{" + body + b"}", strict=False)
+        except (ValueError, UnicodeDecodeError):
+            continue
+    return found
+
+
+def _meta(header: dict[str, Any], collected: _Collected) -> raw.Meta:
+    properties = header.get("deviceProperties") or []
+    names = [str(d.get("name") or "") for d in properties if isinstance(d, dict)]
+    amd = any(key in header for key in ("roctracer_version", "hip_runtime_version", "hip_driver_version"))
+    nvidia = any(key in header for key in ("cupti_version", "cuda_runtime_version"))
+    amd = amd or any("amd" in name.lower() for name in names) or any(d.get("warpSize") == 64 for d in properties)
+    distributed = header.get("distributedInfo") or {}
+    if not isinstance(distributed, dict):
+        distributed = {}
+    base = header.get("baseTimeNanoseconds")
+    dialect = "kineto" if header.get("schemaVersion") else "chrome"
+    if base is None and dialect == "kineto":
+        dialect = "kineto, absolute time"
+    return raw.Meta(
+        format="kineto",
+        dialect=dialect,
+        vendor="amd" if amd else "nvidia" if nvidia or names else "",
+        devices=sorted({name for name in names if name}),
+        rank=distributed.get("rank"),
+        world_size=distributed.get("world_size"),
+        processes=collected.processes,
+        base_ns=int(base) if isinstance(base, (int, float)) else None,
+        counts=collected.counts,
+        loss=collected.loss,
+        has_stacks=bool(collected.counts.get("frame")),
+        extra={key: header[key] for key in _KEPT if key in header and isinstance(header[key], (int, str))},
+    )
+
+
+_KEPT = (
+    "cupti_version", "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "hip_driver_version",
+    "roctracer_version", "record_shapes", "with_stack", "trace_id", "traceName",
+)  # fmt: skip

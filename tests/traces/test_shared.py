@@ -1,0 +1,162 @@
+"""Real traces, where they are: shares mapped and linked, the graph joins, the operators of a published table."""
+
+import csv
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atrex.traces import importer, summary
+from atrex.traces.families.match import Matcher
+from atrex.traces.linking import Context
+from atrex.traces.pipeline import Options
+
+SHARED = Path(__file__).parents[3] / "shared" / "traces"
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not here")
+KINETO = SHARED / "kineto"
+
+
+def analyse(name, captures=()):
+    return importer.analyse_file(KINETO / f"{name}.json.gz", Options(), captures, name)
+
+
+def shares(analysis):
+    return summary.summarize(analysis, "t", None, None)["shares"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mapped", "linked"),
+    [
+        ("b200_vllm_eager_prefill", 0.97, 0.999),
+        ("mi300_sglang_qwen3_8b_prefill", 0.97, 0.999),
+        ("b300_sglang_qwen3_30b_a3b_decode", 0.97, None),
+        ("mi300_sglang_qwen3_30b_a3b_decode", 0.97, None),
+        ("h100_transformers_qwen15", 0.90, 0.65),
+        ("mi300_transformers_qwen15", 0.90, 0.65),
+        ("h200_transformers_qwen3_dense", 0.90, 0.999),
+        ("h200_transformers_qwen3_moe", 0.90, 0.999),
+        ("h200_transformers_qwen3_eager_decode", 0.90, 0.999),
+    ],
+)
+def test_shares_of_device_time(name, mapped, linked):
+    found = shares(analyse(name))
+    assert found["mapped"] >= mapped and found["phase"] >= 0.97
+    if linked is not None:
+        assert found["linked"] >= linked
+
+
+@pytest.fixture(scope="module")
+def vllm_pair():
+    captures = analyse("mi300_vllm_prefilldecode_piecewise_capture").captured
+    return captures, analyse("mi300_vllm_prefilldecode_piecewise_execution", captures)
+
+
+def test_the_vllm_pair_is_joined_exactly(vllm_pair):
+    captures, analysis = vllm_pair
+    assert sum(len(g.nodes) for g in captures) == 361 and len(captures) == 25
+    assert int((analysis.joins.link == "capture").sum()) == 361
+    nodes = {(g.trace, n.launch): n for g in captures for n in g.nodes}
+    names = analysis.trace.device["name"].to_list()
+    for row in np.flatnonzero(analysis.joins.link == "capture"):
+        node = nodes[analysis.joins.capture[row], int(analysis.joins.capture_launch[row])]
+        assert node.name == analysis.trace.strings[names[row]]
+    found = shares(analysis)
+    assert found["mapped"] >= 0.97 and found["linked"] >= 0.999 and found["operators"] >= 0.85
+
+
+def test_mixed_steps_carry_their_token_share(vllm_pair):
+    _, analysis = vllm_pair
+    assert set(analysis.phases.phase) == {"mixed"}
+    assert analysis.phases.share[0] == pytest.approx(8155 / 8192)
+
+
+@pytest.fixture(scope="module")
+def h200_pair():
+    captures = analyse("h200_transformers_qwen3_graph_capture").captured
+    return captures, analyse("h200_transformers_qwen3_graph_replay", captures)
+
+
+def test_the_h200_pair_joins_every_kernel_of_every_replay(h200_pair):
+    captures, analysis = h200_pair
+    assert [len(g.nodes) for g in captures] == [309]
+    per_replay = defaultdict(int)
+    kinds = analysis.trace.device["kind"].to_list()
+    for row in np.flatnonzero(analysis.joins.link == "capture"):
+        per_replay[int(analysis.launch[row]), kinds[row]] += 1
+    assert sorted(per_replay.values()) == [1] * 5 + [2] * 5 + [306] * 5
+
+
+def test_the_eager_twin_of_the_h200_replay_agrees(h200_pair):
+    """The same step launched eagerly: its kernels, in order, and the operator each of them came from."""
+    _, analysis = h200_pair
+    twin = analyse("h200_transformers_qwen3_eager_decode")
+
+    def steps(one, by):
+        start, kind = one.trace.device["start"].to_numpy(), one.trace.device["kind"].to_numpy()
+        groups = defaultdict(list)
+        for row in np.argsort(start, kind="stable"):
+            if kind[row] == 0 and by[row] >= 0:
+                groups[int(by[row])].append(int(row))
+        return list(groups.values())
+
+    def described(one, rows):
+        names = one.trace.device["name"].to_list()
+        return [(one.trace.strings[names[r]], one.sites[one.joins.site[r]].context.op) for r in rows]
+
+    replayed = described(analysis, steps(analysis, analysis.launch)[0])
+    eager = described(twin, steps(twin, twin.phases.step)[-1])
+    # The eager step picks its token outside the graph's two last kernels, and some products choose other tiles.
+    same_ops = [op for _, op in replayed][: len(eager)]
+    agree = sum(a == b for a, b in zip(same_ops, [op for _, op in eager], strict=False))
+    assert agree / len(eager) >= 0.97
+
+
+GOLD = SHARED / "gold" / "sglang_qwen3_30b_a3b_diff_stats.csv"
+# What each operator of the table is; where one encloses several, its kernels are told apart by what their names say.
+GOLD_OPS = {
+    "aten::mm": "gemm", "aiter::rmsnorm": "rms_norm", "aiter::add_rmsnorm": "fused_add_rms_norm",
+    "sglang::fused_inplace_qknorm": "fused_qk_rmsnorm", "aiter::topk_softmax_asm": "moe_topk_gating_softmax",
+    "sglang_profiler::attention_paged_attention_ragged": "paged_attention_decode",
+    "sglang_profiler::decode_trtllm_batch_decode_with_kv_cache": "paged_attention_decode",
+    "sglang_profiler::fused_add_rmsnorm_fused_add_rmsnorm_cute": "fused_add_rms_norm",
+    "sglang_profiler::utils_fused_qk_rope_reshape_and_cache": "fused_qkv_rope",
+    "sglang::apply_rope_inplace_with_kvcache": "fused_qkv_rope", "aiter::moe_sorting_fwd": "moe_count_and_sort",
+    "aiter::ck_moe_stage1": "fused_moe", "aiter::ck_moe_stage2": "fused_moe", "aten::copy_": "copy",
+    "sglang_profiler::core_trtllm_bf16_moe": {"bmm_": "fused_moe", "routing": "moe_topk_gating_softmax",
+                                              "finalize": "moe_sum_reduce"},
+    "aten::argmax": "sampling",
+}  # fmt: skip
+
+
+def expected_family(row):
+    found = GOLD_OPS.get(row["cpu_op_name"])
+    if isinstance(found, dict):
+        return next((family for part, family in found.items() if part in row["name"]), None)
+    return found
+
+
+def test_the_operators_of_the_published_table_agree():
+    """Kernels of both decode traces by name alone, as in the replays, against the operator the table gives them."""
+    rows = list(csv.DictReader(GOLD.open()))
+    matcher = Matcher()
+    total = right = 0.0
+    for row in rows:
+        time = float(row["kernel_time"])
+        total += time
+        right += time * (matcher.classify(row["name"]).family == expected_family(row))
+    assert len(rows) == 1518 and right / total >= 0.99
+
+
+def test_the_operators_of_the_published_table_agree_with_their_context():
+    rows = list(csv.DictReader(GOLD.open()))
+    matcher = Matcher()
+    total = right = 0.0
+    for row in rows:
+        modules = tuple(m.strip().removeprefix("nn.Module: ") for m in row["nn_module_stack"].split(";") if m != "root")
+        context = Context(ops=(row["cpu_op_name"],), modules=modules)
+        found = matcher.classify(row["name"], context=context, dtypes=json.dumps(row["Input type"]))
+        total += float(row["kernel_time"])
+        right += float(row["kernel_time"]) * (found.family == expected_family(row))
+    assert right / total >= 0.99
