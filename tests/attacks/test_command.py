@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -44,3 +45,17 @@ def test_the_record_says_what_came_of_every_cheat_and_where(tmp_path):
     assert [row["cheat"] for row in record["rows"]] == ["zeros", "constant", "weight alone"]
     assert all(row["right"] and row["outcome"]["category"] == "numeric_mismatch" for row in record["rows"])
     assert all(row["twin"]["status"] == "passed" for row in record["rows"])
+
+
+@needs_compiler
+def test_an_interrupt_leaves_what_was_judged(tmp_path):
+    out = tmp_path / "record.json"
+    command = [sys.executable, "-m", "atrex.cli.main", "attacks", "--device", "cpu", "--only", "hang", "--only",
+               "dropped_operand", "--out", str(out)]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+        assert "dropped_operand" in running.stderr.readline()
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+        assert "interrupted: 1 cheats were judged" in running.stderr.read()
+    record = json.loads(out.read_text())
+    assert record["interrupted"] and [row["attack"] for row in record["rows"]] == ["dropped_operand"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -71,14 +70,15 @@ def test_one_of_several_outcomes_is_enough(table):
 
 
 def test_processes_that_are_left_are_counted_and_ended():
-    name, began = "atrex-leftover", time.time()
+    name = "atrex-leftover"
     code = f"import ctypes, time; ctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0); print(flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     child.stdout.readline()
     try:
-        assert remaining(name, began) == [child.pid]
+        assert remaining(name, before={child.pid}) == set()
+        assert remaining(name, before=set()) == {child.pid}
         assert child.wait(10) == -9
-        assert remaining(name, began) == []
+        assert remaining(name, before=set()) == set()
     finally:
         child.kill()
         child.stdout.close()

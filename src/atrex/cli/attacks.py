@@ -28,7 +28,8 @@ def attacks(
 ) -> None:
     """Judge every known cheat and its honest twin on this machine; print what came of them.
 
-    Exit status: 0 when all came out right, 1 when one did not, 2 for bad input.
+    Exit status: 0 when all came out right, 1 when one did not, 2 for bad input, 130 when interrupted (what was judged
+    is printed and written all the same).
     """
     from atrex.attacks.harness.declare import select
     from atrex.hardware.detect import default_device
@@ -48,14 +49,24 @@ def attacks(
     from atrex.attacks.harness.table import run_table
 
     started = time.monotonic()
-    rows = run_table(device, chosen, progress=_progress)
-    record = _record(device, rows, time.monotonic() - started)
+    rows: list[Row] = []
+    interrupted = False
+    try:
+        for row in run_table(device, chosen):
+            rows.append(row)
+            _progress(row)
+    except KeyboardInterrupt:
+        interrupted = True
+    record = _record(device, rows, time.monotonic() - started, interrupted)
     if out is not None:
         out.write_text(json.dumps(record, indent=1) + "\n")
     if as_json:
         print(json.dumps(record, indent=1))
     else:
         _print(rows, record)
+    if interrupted:
+        print(f"interrupted: {len(rows)} cheats were judged", file=sys.stderr)
+        raise typer.Exit(130)
     raise typer.Exit(1 if record["wrong"] else 0)
 
 
@@ -71,7 +82,7 @@ def _progress(row: Row) -> None:
     print(f"{'right' if row.fault is None else 'WRONG'}  {row.name}", file=sys.stderr, flush=True)
 
 
-def _record(device: str, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
+def _record(device: str, rows: Sequence[Row], seconds: float, interrupted: bool) -> dict[str, Any]:
     import atrex
     from atrex.evaluate.run import device_name, versions
     from atrex.evaluate.setup import resolve_device
@@ -87,6 +98,7 @@ def _record(device: str, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
         "versions": versions(),
         "confinement": next((r.confinement for row in rows for r in (row.twin, row.record) if r.confinement), None),
         "seconds": round(seconds, 1),
+        "interrupted": interrupted,
         "attacks": len({row.attack for row in rows}),
         "cheats": len(rows),
         "wrong": wrong,

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -33,7 +33,6 @@ SEEDS = 2
 TIMED_CALLS = {"cpu": 20, "cuda": 40}
 BUDGETS = Budgets(compile=90, execution=1.5, performance=10)
 GONE_WITHIN = 3.0  # seconds for the processes of a killed worker to disappear
-_CLOCK_TICK = 1.0  # seconds by which a process may seem to have begun early
 
 
 @dataclass(frozen=True)
@@ -125,10 +124,10 @@ class Table:
         unit = Unit(candidate, problem, problem.shape(form.shape(self.device_type)), DSL[self.device_type])
         seconds = form.execution or BUDGETS.execution
         self.setup.budgets = replace(BUDGETS, execution=seconds)
-        began = time.time()
+        before = named(form.leaves)
         with self._limited(form.limits):
             record = UnitJudge(self.setup, unit).run()
-        return record, len(remaining(form.leaves, began)) if form.leaves else 0
+        return record, len(remaining(form.leaves, before))
 
     @contextlib.contextmanager
     def _limited(self, limits: Mapping[str, int]) -> Iterator[None]:
@@ -166,10 +165,20 @@ def _fault(form: Form, record: UnitRecord, twin: UnitRecord, left: int) -> str |
     return f"twin: {fault}" if fault else None
 
 
-def remaining(name: str, since: float) -> list[int]:
-    """Processes of this name, begun after `since`, that are still there after a while; they are ended then."""
+def named(name: str | None) -> set[int]:
+    """The living processes of this name; none for None."""
+    found = set()
+    for process in psutil.process_iter() if name else ():
+        with contextlib.suppress(psutil.Error):
+            if process.name() == name and process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process.pid)
+    return found
+
+
+def remaining(name: str | None, before: set[int]) -> set[int]:
+    """Processes of this name, beside those from `before`, that are still there after a while; they are ended then."""
     deadline = time.monotonic() + GONE_WITHIN
-    while (found := _named(name, since)) and time.monotonic() < deadline:
+    while (found := named(name) - before) and time.monotonic() < deadline:
         time.sleep(0.1)
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -177,25 +186,8 @@ def remaining(name: str, since: float) -> list[int]:
     return found
 
 
-def _named(name: str, since: float) -> list[int]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.name() != name or process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            if process.create_time() >= since - _CLOCK_TICK:
-                found.append(process.pid)
-    return found
-
-
-def run_table(
-    device: str, chosen: Mapping[str, Attack], slow: bool = True, progress: Callable[[Row], None] = lambda row: None
-) -> list[Row]:
+def run_table(device: str, chosen: Mapping[str, Attack], slow: bool = True) -> Iterator[Row]:
     """Judge `chosen` on `device`, attack after attack. Raises UserError for a device that is not there."""
-    rows = []
     with Table(device) as table:
         for name, attack in chosen.items():
-            for row in table.run(name, attack, slow):
-                rows.append(row)
-                progress(row)
-    return rows
+            yield from table.run(name, attack, slow)
