@@ -11,6 +11,13 @@ from atrex.errors import UserError
         ("from triton import jit", "triton"),
         ("from torch.utils.cpp_extension import load", "cpp"),
         ("from torch.utils import cpp_extension", "cpp"),
+        ("import triton\nfrom triton.experimental import gluon\nfrom triton.experimental.gluon import language", "gluon"),
+        ("import cutlass.cute as cute\nimport torch", "cutedsl"),
+        ("import flydsl.compiler as flyc", "flydsl"),
+        ("from torch.utils.cpp_extension import load_inline\nload_inline('k', [''], cuda_sources=[''])", "cuda"),
+        ("from torch.utils.cpp_extension import load\nX = '__global__ void f() {}'", "cuda"),
+        ("import ctypes, subprocess\nsubprocess.run(['nvcc', '-shared', 'k.cu'])", "cuda"),
+        ("X = '__global__ void f() {}'", None),
         ("def build():\n    import ctypes, subprocess\n    subprocess.run(['g++', '-O3', 'k.cpp'])", "cpp"),
         ("import ctypes\nctypes.CDLL('libc.so.6')", None),
         ("import torch\nX = 'import triton'", None),
@@ -23,7 +30,7 @@ def test_the_dsl_follows_from_the_imports(source, expected):
 
 
 def test_an_unknown_dsl_names_the_known_ones():
-    with pytest.raises(UserError, match="unknown 'opencl', expected one of cpp, triton"):
+    with pytest.raises(UserError, match="unknown 'opencl', expected one of cpp, cuda, cutedsl, flydsl, gluon, triton"):
         dsls.get("opencl")
 
 

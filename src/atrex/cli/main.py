@@ -9,6 +9,7 @@ import typer
 
 import atrex
 from atrex.cli import attacks, compare, doctor, hardware, repro, score, suite, suite_make, suite_stats, suite_validate
+from atrex.cli import compile as compilation
 from atrex.cli import eval as evaluation
 from atrex.cli import trace as traces
 from atrex.errors import UserError
@@ -29,6 +30,7 @@ app.add_typer(suite.app, name="suite", help="The problems: list, show, validate.
 app.add_typer(hardware.app, name="hardware", help="Chips and their ceilings: list, show, detect, calibrate.")
 app.add_typer(traces.app, name="trace", help="Serving traces: import them, and see where the device time goes.")
 app.command("eval")(evaluation.evaluate)
+app.command("compile")(compilation.compile_command)
 app.command("score")(score.score)
 app.command("compare")(compare.compare)
 app.command("attacks")(attacks.attacks)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import os
 import pkgutil
 import tempfile
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atrex.dsls.attribution import Owner, classify
 from atrex.errors import UserError
+
+if TYPE_CHECKING:
+    from atrex.dsls.offline import Attempts, Target
 
 _REGISTRY: dict[str, DSL] = {}
 
@@ -77,6 +83,10 @@ class DSL:
     devices: tuple[str, ...]  # torch device types it runs on
     constraints: str  # what an author may and may not do, for prompts
     imports: tuple[str, ...] = ()  # dotted import prefixes that show a candidate to be written in it
+    targets: tuple[str, ...] = ()  # what architectures that it compiles for begin with ("sm_9", "gfx94"), or "cpu"
+    usual_target: str = "sm_90a"  # the one that a person who names none means
+    package: str = ""  # the module that it needs, and how to install it
+    install: str = ""
 
     def matches(self, imports: Iterable[str], tree: ast.Module) -> int:
         """How specifically the candidate's imports name this DSL: the longest matching prefix's length, 0 for none."""
@@ -90,6 +100,31 @@ class DSL:
 
     def instrument(self, scratch: Path, source: Path) -> Session:
         """Set private caches and hooks in this process; call before the candidate is imported."""
+        raise NotImplementedError
+
+    def compiles_for(self, target: Target) -> bool:
+        """Whether the DSL has code for this target at all."""
+        return any(target.arch.startswith(prefix) for prefix in self.targets)
+
+    def lacks(self, target: Target) -> str | None:
+        """What is missing here to compile for a target, and how to get it; None when nothing is."""
+        if self.package and importlib.util.find_spec(self.package) is None:
+            return f"{self.name} is not installed: {self.install}"
+        return None
+
+    def offline_env(self, target: Target, scratch: Path) -> dict[str, str]:
+        """Environment that compiling for a target without a device needs, to be set before anything is imported."""
+        return {}
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        """What the DSL's library raises when it asks for a device and there is none."""
+        return ()
+
+    def compiling(self, target: Target, session: Session, log: Attempts) -> AbstractContextManager[None]:
+        """Until the end of the block, compile what the candidate launches for `target`, into `log`, and launch nothing.
+
+        Tensors are fake then (`atrex.compile`). For a process of its own: hooks are global.
+        """
         raise NotImplementedError
 
 

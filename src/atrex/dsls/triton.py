@@ -18,11 +18,15 @@ import functools
 import hashlib
 import os
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atrex.dsls.attribution import Owner, classify
 from atrex.dsls.base import DSL, Session, register
+
+if TYPE_CHECKING:
+    from atrex.dsls.offline import Attempts, Target
 
 _BINARIES = ("cubin", "hsaco")
 
@@ -119,7 +123,8 @@ class TritonSession(Session):
         code = getattr(function, "__code__", None)
         return code is not None and os.path.realpath(code.co_filename) == str(self.source)
 
-    def _is_target(self, kernel: Any) -> bool:
+    def is_target(self, kernel: Any) -> bool:
+        """Whether a CompiledKernel was compiled from a function of the target DSL in the candidate's own file."""
         jit = getattr(kernel.src, "fn", None)
         gluon = bool(getattr(jit, "is_gluon", lambda: False)())
         return gluon == self.gluon and self._is_candidate(getattr(jit, "fn", None))
@@ -127,20 +132,24 @@ class TritonSession(Session):
     def artifacts(self) -> list[dict]:
         found: dict[str, dict] = {}
         for kernel in self._launched:
-            kind, binary = _binary(kernel)
-            if binary and self._is_target(kernel):
-                digest = hashlib.sha256(binary).hexdigest()
-                found[digest] = {"name": kernel.name, "kind": kind, "sha256": digest, "bytes": len(binary)}
+            kind, data = binary(kernel)
+            if data and self.is_target(kernel):
+                digest = hashlib.sha256(data).hexdigest()
+                found[digest] = {"name": kernel.name, "kind": kind, "sha256": digest, "bytes": len(data)}
         return list(found.values())
 
     def missing(self) -> list[str]:
-        unfinished = {k.name for k in self._launched if self._is_target(k) and not _binary(k)[1]}
+        unfinished = {k.name for k in self._launched if self.is_target(k) and not binary(k)[1]}
         return sorted(unfinished | self._interpreted)
+
+    def launched_names(self) -> set[str]:
+        """Names of all kernels that went through Triton's launcher, whosever they are."""
+        return {kernel.name for kernel in self._launched}
 
     def owner(self, kernel_name: str) -> Owner:
         target, other = set(), set()
         for kernel in self._launched:
-            (target if self._is_target(kernel) else other).add(kernel.name)
+            (target if self.is_target(kernel) else other).add(kernel.name)
         return classify(kernel_name, target, other)
 
     def close(self) -> None:
@@ -148,19 +157,44 @@ class TritonSession(Session):
             self._undo.pop()()
 
 
-def _binary(kernel: Any) -> tuple[str, bytes]:
+def binary(kernel: Any) -> tuple[str, bytes]:
+    """Kind ("cubin", "hsaco") and content of a CompiledKernel's binary; ("", b"") when there is none."""
     for kind in _BINARIES:
         if kind in kernel.asm:
             return kind, kernel.asm[kind]
     return "", b""
 
 
+class TritonFamily(DSL):
+    """What Triton and Gluon have in common: the compiler, its hooks, and how it is made to compile without a device."""
+
+    devices = ("cuda",)
+    targets = ("sm_80", "sm_86", "sm_89", "sm_9", "sm_10", "sm_12", "gfx942", "gfx950")
+    package = "triton"
+    install = "pip install 'atrex[triton]'"
+    session: type[TritonSession] = TritonSession
+
+    def instrument(self, scratch: Path, source: Path) -> TritonSession:
+        """Hooks into Triton if it is installed; without it no kernel can launch and the session stays empty."""
+        session = self.session(scratch, source)
+        session.apply_env()
+        try:
+            session.install()
+        except ImportError:
+            session.close()
+        return session
+
+    def compiling(self, target: Target, session: TritonSession, log: Attempts) -> AbstractContextManager[None]:
+        from atrex.dsls.offline.triton_launch import compiling
+
+        return compiling(target, log, session.is_target, binary)
+
+
 @register
-class Triton(DSL):
+class Triton(TritonFamily):
     """Triton on NVIDIA and AMD GPUs."""
 
     name = "triton"
-    devices = ("cuda",)
     imports = ("triton",)
     constraints = (
         "Write every computation as @triton.jit kernels defined in this one file. torch may allocate outputs and take "
@@ -183,13 +217,3 @@ class Triton(DSL):
             source = ASTSource(fn=empty_kernel, signature={}, constexprs={})
             with contextlib.suppress(Exception):  # a build without this target has nothing to inherit here
                 triton.compile(source, target=GPUTarget("cuda", 90, 32))
-
-    def instrument(self, scratch: Path, source: Path) -> TritonSession:
-        """Hooks into Triton if it is installed; without it no kernel can launch and the session stays empty."""
-        session = TritonSession(scratch, source)
-        session.apply_env()
-        try:
-            session.install()
-        except ImportError:
-            session.close()
-        return session

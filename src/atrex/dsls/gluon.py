@@ -1,0 +1,31 @@
+"""Gluon: Triton's lower layer, where the author lays out registers and shared memory. Hooks are Triton's own.
+
+A kernel is Gluon's when its function was decorated by `gluon.jit`; plain Triton kernels of the same candidate are
+another DSL here, and the other way round.
+"""
+
+from __future__ import annotations
+
+from atrex.dsls.base import register
+from atrex.dsls.triton import TritonFamily, TritonSession
+
+
+class GluonSession(TritonSession):
+    """As Triton's, with Gluon's functions as the target."""
+
+    gluon = True
+
+
+@register
+class Gluon(TritonFamily):
+    """Gluon on NVIDIA and AMD GPUs."""
+
+    name = "gluon"
+    imports = ("triton.experimental.gluon",)
+    session = GluonSession
+    constraints = (
+        "Write every computation as @gluon.jit kernels defined in this one file, with explicit layouts "
+        "(gl.BlockedLayout and so on; a warp has 32 lanes on NVIDIA and 64 on AMD's gfx9). torch may allocate outputs "
+        "and take views; it must not compute. No @triton.jit kernels, no vendor library, no torch.compile, no kernels "
+        "imported from other packages."
+    )
