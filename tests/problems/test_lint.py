@@ -1,9 +1,12 @@
 """`validate` passes the shipped folders (tests/suite) and names what is wrong with a broken one."""
 
 import pytest
+import torch
 
 from atrex.problems import load_problem
 from atrex.problems.lint import Budget, validate
+from atrex.problems.metadata import FloatCompare
+from atrex.problems.wrong import honest_output
 
 from .conftest import edit_json
 
@@ -100,3 +103,18 @@ def test_flops_count_in_the_budget(folder, flops):
     problem = load_problem(folder)
     report = validate(problem, problem.shapes.values(), budget=Budget(bytes=1e9, flops=flops))
     assert bool(report.not_run) == (flops == 1e3)
+
+
+def test_an_honest_kernel_rounds_what_it_computes_and_moves_the_rest():
+    torch.manual_seed(0)
+    output = torch.randn(64, 64, dtype=torch.float16)
+    exact = output.double()
+    exact[::2] += 1e-5  # the even rows are computed
+    honest = honest_output(output, FloatCompare(kind="float"), exact)
+    assert torch.equal(honest[1::2], output[1::2]) and not torch.equal(honest[::2], output[::2])
+
+
+def test_the_same_seed_finds_the_same(folder):
+    problem = load_problem(folder)
+    first, again = (validate(problem, problem.shapes.values(), seed=3).findings for _ in range(2))
+    assert first == again

@@ -14,6 +14,7 @@ from atrex.problems.cost import Cost, Meter, out_of_memory, release
 from atrex.problems.dtypes import short_name, torch_dtype
 from atrex.problems.generate import roofline_entry
 from atrex.problems.load import REQUIRED, read_json
+from atrex.problems.materialize import seeded
 from atrex.problems.model import Problem, Shape
 from atrex.problems.under_roofline import under_roofline
 from atrex.problems.wrong import altered_operand, honest_output, same_tensors, wrong_outputs
@@ -215,7 +216,11 @@ def _shape(problem: Problem, shape: Shape, device: str, seed: int, reference: Me
     case = (inputs, expected, base)
     result = compare(problem, shape, *case, base)
     yield "the reference passes", result.passed, _told(result)
-    honest = {name: honest_output(t, problem.metadata.compare.get(name)) for name, t in base.items()}
+    with seeded(seed, torch.device(device)):
+        honest = {
+            name: honest_output(t, problem.metadata.compare.get(name), None if expected is base else expected[name])
+            for name, t in base.items()
+        }
     result = compare(problem, shape, *case, honest)
     yield "an honest kernel passes", result.passed, _told(result)
     del honest

@@ -31,7 +31,8 @@ class _Device(TorchFunctionMode):
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Draw under `seed` on the CPU and on `device`, and leave the caller's random state as it was."""
     generators = [torch.default_generator]
     if device.type == "cuda":
         torch.cuda.init()
@@ -56,7 +57,7 @@ def draw(
     Raises TypeError when `make` returns anything but a dict of tensors.
     """
     device = torch.device(device)
-    with torch.no_grad(), _seeded(seed, device), device, _Device(device):
+    with torch.no_grad(), seeded(seed, device), device, _Device(device):
         made = make()
     if not isinstance(made, dict) or not all(isinstance(t, torch.Tensor) for t in made.values()):
         raise TypeError("expected a dict of tensors")

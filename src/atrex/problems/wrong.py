@@ -28,13 +28,14 @@ def wrong_outputs(
     yield "dropped last columns", lambda: _dropped(output, live, rows=False)
 
 
-def honest_output(output: torch.Tensor, rule: Compare | None) -> torch.Tensor:
+def honest_output(output: torch.Tensor, rule: Compare | None, expected: torch.Tensor | None = None) -> torch.Tensor:
     """The output of a kernel that rounds one intermediate more than the reference: uniform relative noise, rounded.
 
     The noise is that of rounding an intermediate of unknown mantissa: half a unit in the last place, which is eps / 2
     of a mantissa of one and half of that of nearly two. For fp32 outputs that may be bfloat16 inside (`rms_floor`), it
     is 1.2 times that floor, whose RMS is 0.7 of it: rows ruled by a few large elements vary around that. What is
-    copied or quantized stays: another rounding there is a matter of each operator, and of its tests.
+    copied or quantized stays: another rounding there is a matter of each operator, and of its tests. Copied is what is
+    equal to the float64 oracle `expected`, where that is given. Draws from the caller's random state.
     """
     if not output.is_floating_point() or isinstance(rule, (ExactCompare, Fp8Compare)):
         return output
@@ -44,6 +45,8 @@ def honest_output(output: torch.Tensor, rule: Compare | None) -> torch.Tensor:
     noise = torch.empty(output.shape, dtype=torch.float32, device=output.device).uniform_(-size, size)
     if size == torch.finfo(output.dtype).eps / 2:
         noise.div_(torch.rand_like(noise).exp2_())
+    if expected is not None:
+        noise.masked_fill_(output == expected, 0)
     return (output.to(torch.float32) * noise.add_(1)).to(output.dtype)
 
 
