@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import atrex
+from atrex.evaluate.budgets import Budgets
 from atrex.evaluate.rundir import RunDirectory
 from atrex.evaluate.seeds import Seeds
 from atrex.scoring.records import Status
@@ -409,13 +410,33 @@ def test_processes_can_share_work(told):
     assert told(code) == [1, 2]
 
 
+@pytest.fixture
+def patient(setup, monkeypatch):
+    monkeypatch.setattr(setup, "budgets", Budgets(compile=250, execution=60, performance=30))
+
+
 @pytest.mark.slow
-def test_torch_compile_works_with_processes_that_compile(judge):
-    source = HONEST.replace(
-        "import torch", "import torch\nfrom torch._inductor import config\nconfig.compile_threads = 2"
+def test_torch_compile_works(judge, patient):
+    record = judge(HONEST.replace("    def forward", "    @torch.compile\n    def forward"))
+    assert record.verdict.status is Status.PASSED, record.verdict
+
+
+@pytest.mark.slow
+def test_the_processes_that_compile_for_torch_work(told, patient):
+    code = (
+        "from torch._inductor.compile_worker.subproc_pool import SubprocPool\npool = SubprocPool(2)\n"
+        "found = pool.submit(os.getpid).result(100) != os.getpid()\npool.shutdown()"
     )
-    source = source.replace("    def forward", "    @torch.compile\n    def forward")
-    assert judge(source).verdict.category not in ("exception", "timeout_or_oom")
+    assert told(code) is True
+
+
+@pytest.mark.slow
+def test_an_extension_is_built_and_its_build_is_kept_for_the_next_unit(judge, patient):
+    build = "from torch.utils.cpp_extension import load_inline\n"
+    build += "load_inline('kept', 'int seven() { return 7; }', functions=['seven'])\n"
+    first, second = judge(HONEST + build), judge(HONEST + build)
+    assert first.verdict.status is second.verdict.status is Status.PASSED, first.verdict
+    assert second.phases["load"] < first.phases["load"] / 4
 
 
 # -- the record ----------------------------------------------------------------------------------------------------
