@@ -360,6 +360,18 @@ def test_disk_is_bounded(judge, setup, unlink):
     assert record.verdict.status is Status.FAILED and "150 MiB" in record.verdict.reason, record.verdict
 
 
+def test_the_number_of_files_is_bounded(judge, setup):
+    fill = "import tempfile, time\nfolder = tempfile.mkdtemp()\n"
+    fill += "for n in range(1500): open(f'{folder}/{n}', 'w')\ntime.sleep(60)\nModel = 1"
+    with limited(setup, files=1000):
+        record = judge(fill)
+    assert record.verdict.status is Status.FAILED and "1000 files" in record.verdict.reason, record.verdict
+
+
+def test_where_memory_runs_out_the_kernel_takes_the_worker_first(told):
+    assert told("found = open('/proc/self/oom_score_adj').read().strip()") == "1000"
+
+
 def test_one_file_is_bounded_at_once(told, setup):
     with limited(setup, disk=1 << 20):
         assert told("found = attempt(lambda: open('big', 'wb').write(bytes(2 << 20)))")[0] == "OSError"

@@ -19,7 +19,7 @@ from atrex.evaluate.confine.processes import descendants
 
 PERIOD = 0.2  # seconds
 _GROWTH = 64 << 20  # bytes of the machine's shared memory, or of the file system, that call for a closer look
-_GROWTH_FILES = 10_000
+_GROWTH_FILES = 1000
 _LOOK_ANYWAY = 50  # periods
 _ENDLESS = 1 << 62
 
