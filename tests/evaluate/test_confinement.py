@@ -15,6 +15,7 @@ import pytest
 
 import atrex
 from atrex.evaluate.budgets import Budgets
+from atrex.evaluate.confine import describe
 from atrex.evaluate.rundir import RunDirectory
 from atrex.evaluate.seeds import Seeds
 from atrex.scoring.records import Status
@@ -38,6 +39,13 @@ def attempt(work, *args):
 raise RuntimeError(f"told {{found!r}}")
 Model = 1
 """
+
+
+@pytest.fixture(autouse=True)
+def everything_holds(setup):
+    held = setup.confinement
+    if held["unconfined"] or not held["files"].startswith("Landlock"):
+        pytest.skip(f"this kernel and user do not offer it all: {describe(held)}")
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
 from typing import Any
 
 MAX_FRAME = 16 << 20
@@ -27,7 +26,7 @@ class ChannelTimeout(Exception):
 
 
 class Channel:
-    """One end of a socket pair. `tick` is called now and then while waiting and may raise to end the wait."""
+    """One end of a socket pair."""
 
     def __init__(self, sock: socket.socket):
         self.sock = sock
@@ -65,9 +64,7 @@ class Channel:
                 raise ChannelClosed("end of stream")
             self._buffer += data
 
-    def receive(
-        self, timeout: float | None = None, tick: Callable[[], None] | None = None, max_fds: int = 0
-    ) -> tuple[dict[str, Any], list[int]]:
+    def receive(self, timeout: float | None = None, max_fds: int = 0) -> tuple[dict[str, Any], list[int]]:
         """The next message and its descriptors. Raises ChannelTimeout (`timeout` in seconds) or ChannelClosed."""
         deadline = None if timeout is None else time.monotonic() + timeout
         fds: list[int] = []
@@ -75,16 +72,11 @@ class Channel:
             message = self._take()
             if message is not None:
                 return message, fds
-            wait = 0.2 if tick else None
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise ChannelTimeout
-                wait = left if wait is None else min(wait, left)
-            ready, _, _ = select.select([self.sock], [], [], wait)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise ChannelTimeout
+            ready, _, _ = select.select([self.sock], [], [], left)
             if not ready:
-                if tick:
-                    tick()
                 continue
             try:
                 if max_fds:

@@ -165,10 +165,11 @@ class Server:
     def _empty_shared_memory(self) -> None:
         if SHARED_MEMORY in self.ground.enclosure.emptied:
             for entry in os.scandir(SHARED_MEMORY):
-                if entry.is_dir(follow_symlinks=False):
-                    remove(Path(entry.path))
-                else:
-                    os.unlink(entry.path)
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        remove(Path(entry.path))
+                    else:
+                        os.unlink(entry.path)
 
 
 def _ground(about: dict[str, Any]) -> confine.Ground:
