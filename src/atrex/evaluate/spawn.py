@@ -197,7 +197,7 @@ class Worker:
         self._channel = channel
         self._full_speed_output = full_speed_output
         self._log = bytearray()
-        self._ready = False
+        self._ready = self._closed = False
         self._reader = threading.Thread(target=self._drain, args=(log_fd,), daemon=True)
         self._reader.start()
 
@@ -293,8 +293,14 @@ class Worker:
                 os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the worker and give back its descriptors and folders. The zygote reaps it in its own time."""
+        """End the worker and give back its descriptors and folders. The zygote reaps it in its own time.
+
+        Safe to call again.
+        """
         self.kill()
+        if self._closed:
+            return
+        self._closed = True
         self._channel.close()
         self._reader.join(0.05)
         self._zygote.homes.release(self.folders)
