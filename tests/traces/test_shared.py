@@ -113,6 +113,25 @@ def test_the_eager_twin_of_the_h200_replay_agrees(h200_pair):
     assert agree / len(eager) >= 0.97
 
 
+@pytest.mark.parametrize(
+    ("name", "kernels", "linked", "mapped"),
+    [
+        ("nsys/a100_saxpy_mpi.sqlite", 5, 1.0, 0.7),
+        ("nsys/h100_2gpu_1s.sqlite", 3442, 0.5, 0.97),
+        ("rocm/rocprofv3_908_results.json.gz", 43915, 0.0, 0.97),
+        ("rocm/rocprofv3_kernel_trace.csv", 7, 0.0, 0.0),
+        ("rocm/matmul_result.rpd", 29, 1.0, 0.97),
+        ("rocm/rocprofv3_results.db", 10, 0.0, 0.7),
+        ("kineto/mi308x_aiter.json", 6, 1.0, 0.0),
+        ("kineto/large_integer.json.gz", 1, 0.0, 1.0),
+    ],
+)
+def test_other_formats_and_oddities(name, kernels, linked, mapped):
+    about = summary.summarize(importer.analyse_file(SHARED / name, Options()), "t", None, None)
+    assert about["records"]["kernel"] == kernels
+    assert about["shares"]["linked"] >= linked and about["shares"]["mapped"] >= mapped
+
+
 GOLD = SHARED / "gold" / "sglang_qwen3_30b_a3b_diff_stats.csv"
 # What each operator of the table is; where one encloses several, its kernels are told apart by what their names say.
 GOLD_OPS = {

@@ -87,15 +87,30 @@ def import_(
     rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Rank, where the files do not say.")] = None,
     frameworks: FrameworkOption = None,
     phase: Annotated[str | None, typer.Option("--phase", help="The phase all of it is in, whatever it says.")] = None,
+    host: Annotated[
+        Path | None,
+        typer.Option(
+            "--host", metavar="FILE", help="Ranges of another recorder (py-spy's chrometrace), joined by time."
+        ),
+    ] = None,
+    clock_offset: Annotated[
+        int | None, typer.Option("--clock-offset", metavar="NS", help="What to add to --host's times; else estimated.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", help="Processes; default: the cores.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Import traces into a Parquet data set. Traces of graph captures explain the replays in the others."""
     require_tables()
+    from dataclasses import replace
+
     from atrex.traces import importer, summary
     from atrex.traces.report import import_line
 
     options = _options(app_name, rank, frameworks, phase)
+    if host is not None:
+        if len(files) > 1:
+            raise UserError(f"--host {host}: joins one trace: expected one FILE, not {len(files)}")
+        options = replace(options, host=host, clock_offset=clock_offset)
 
     def done(result: importer.Imported) -> None:
         print(import_line(result), file=sys.stderr)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atrex.errors import UserError
-from atrex.traces import dataset, pipeline, readers, summary, tables
+from atrex.traces import dataset, pipeline, readers, summary, tables, timejoin
 from atrex.traces.graphs import CapturedGraph
 from atrex.traces.pipeline import Analysis, Options
 
@@ -40,6 +40,8 @@ def analyse_file(
 ) -> Analysis:  # fmt: skip
     """Read, link and classify one file. Raises UserError if it cannot be read."""
     raw = readers.reader_of(source).read(source, jobs, progress)
+    if options.host is not None:
+        raw = timejoin.join(raw, readers.reader_of(options.host).read(options.host, jobs), options.clock_offset)
     return pipeline.analyse(raw, options, captures, trace or source.name)
 
 

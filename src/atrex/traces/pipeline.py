@@ -18,6 +18,7 @@ from atrex.traces.graphs import CapturedGraph, Joiner, captured_graphs, replays_
 from atrex.traces.linking import Linked
 from atrex.traces.phases import Step
 from atrex.traces.sites import Site, sites_of
+from atrex.traces.timejoin import BY_TIME, by_own_clock
 
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")
 # How a record was joined to what caused it. `graph`: its graph's launch is known, what it does inside is not.
@@ -26,12 +27,18 @@ LINKS = ("correlation", "capture", "node", "sequence", "time", "graph", "none")
 
 @dataclass(frozen=True)
 class Options:
-    """`versions`: package -> version of the frameworks that ran. `phase`: overrides what the trace says."""
+    """`versions`: package -> version of the frameworks that ran. `phase`: overrides what the trace says.
+
+    `host`: a trace of host ranges to join by time, its clock `clock_offset` nanoseconds behind the device's if that
+    is known.
+    """
 
     app: str | None = None
     rank: int | None = None
     versions: Mapping[str, Version] = field(default_factory=dict)
     phase: str | None = None
+    host: Path | None = None
+    clock_offset: int | None = None
 
 
 @dataclass
@@ -90,6 +97,8 @@ def analyse(
 ) -> Analysis:
     """Everything about one trace. `captures`: graphs captured in other traces that its replays may be of."""
     matcher = matcher or Matcher(versions=options.versions)
+    if not len(trace.launches):
+        trace = by_own_clock(trace)
     linked = link_trace(trace, matcher)
     sites, site_of_launch = sites_of(linked, trace.strings)
     launch = linked.launch_of
@@ -102,7 +111,7 @@ def analyse(
     assignments, assignment = classify(trace, kinds, joins.site, sites, matcher)
     apply_chains(trace, assignments, assignment, matcher)
     labelled = labels.label(trace, linked, steps, launch, options.phase)
-    if not steps:
+    if not steps and not any(a.family == "training" for a in assignments):
         labels.from_attention(labelled, trace.device, _hints(assignments, assignment, sites, joins.site))
     device = trace.device
     exclusive, overlapping = overlap.exclusive(
@@ -136,6 +145,8 @@ def _links(linked: Linked, trace: raw.RawTrace, launch: np.ndarray, site_of_laun
     replayed = known & graph_launches(linked, trace.strings)[np.maximum(launch, 0)]
     joins.link[known] = "correlation"
     joins.link[replayed] = "graph"
+    by_time = known & (linked.launches["name"].to_numpy() == trace.strings.id(BY_TIME))[np.maximum(launch, 0)]
+    joins.link[by_time] = "time"
     direct = known & ~replayed
     joins.site[direct] = site_of_launch[launch[direct]]
     return joins

@@ -105,7 +105,8 @@ def lacks(summary: dict[str, Any]) -> list[str]:
             "families come from kernel names and order"
         )
     if not shares["shapes"]:
-        found.append("no operand dimensions (record_shapes was off): shapes cannot be mined from it")
+        why = " (record_shapes was off)" if summary["format"] == "kineto" else ""
+        found.append(f"no operand dimensions{why}: shapes cannot be mined from it")
     if not summary["stacks"] and summary["format"] == "kineto":
         found.append("no Python frames or modules (with_stack was off): eager chains are told apart by order alone")
     unlabelled = 1 - (shares["phase"] or 0.0)
@@ -113,6 +114,8 @@ def lacks(summary: dict[str, Any]) -> list[str]:
         found.append(
             f"{unlabelled:.1%} of device time has no phase: no step annotation, file name or attention says it"
         )
+    if guessed := summary["phase_sources"].get("attention"):
+        found.append(f"{guessed:.1%} of device time has its phase from attention kernels alone: no step is annotated")
     if mixed := summary["phases"].get("mixed"):
         found.append(f"{mixed:.1%} of device time is in steps that mix prefill and decode")
     loss = summary["loss"]

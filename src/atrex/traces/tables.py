@@ -93,7 +93,7 @@ def _kernels(analysis: Analysis, kept: np.ndarray, app: str | None, rank: int | 
     sites, assignments = analysis.sites, analysis.assignments
     launch = analysis.launch
     launched = linked.launches
-    direct = np.where(joins.link == "correlation", launch, -1)
+    direct = np.where(np.isin(joins.link, ("correlation", "time")), launch, -1)
     op_row = _pick(launched["op"].to_numpy(), direct)
     group = _pick(kept, _pick(launched["group"].to_numpy(), direct))
     name = device["name"].to_numpy()

@@ -78,8 +78,9 @@ class Matcher:
         for known, _, _ in self.rules.classes:
             if known.name == kernel_class:
                 return self._assignment(known.family, f"class:{kernel_class}", ("class",), None)
-        if kernel_class in ("memcpy", "memset"):
-            return self._assignment("copy", f"class:{kernel_class}", ("class",), None)
+        family = {"memcpy": "copy", "memset": "copy", "graph": "graph"}.get(kernel_class)
+        if family in self.rules.families:
+            return self._assignment(family, f"class:{kernel_class}", ("class",), None)
         return self._assignment(OTHER, "", (), None)
 
     def _assignment(self, family: str, rule: str, evidence: tuple[str, ...], phase: str | None) -> Assignment:

@@ -159,6 +159,7 @@ def _shipped() -> RuleSet:
 
 def _load(folder: Path) -> RuleSet:
     base = _parse(folder / FAMILIES_FILE, _FamiliesFile)
+    _known(folder / FAMILIES_FILE, "other", base.families)
     classes: list[tuple[KernelClass, re.Pattern[str] | None, re.Pattern[str] | None]] = []
     compiled: list[Compiled] = []
     frameworks: list[str] = []

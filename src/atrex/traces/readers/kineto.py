@@ -171,11 +171,36 @@ class _Collected:
             frames.append(raw.frame(schema, columns, rows))
         return pl.concat(frames) if frames else raw.empty(schema)
 
+    def _paired(self) -> pl.DataFrame:
+        """Ranges out of begin and end events: an end closes the last begin that is open on its thread."""
+        sides = []
+        for kind, opens in (("begin", True), ("end", False)):
+            parts = self._parts.pop(kind, {})
+            columns = {name: np.concatenate(arrays) for name, arrays in parts.items()} if parts else {}
+            if columns:
+                sides.append(pl.DataFrame(columns).with_columns(opens=pl.lit(opens)))
+        events = pl.concat(sides).sort(["thread", "start", "opens"], maintain_order=True)  # ends before begins
+        change = pl.when(pl.col("opens")).then(1).otherwise(-1)
+        # An end brings the depth down to what it was before its begin: both get the depth of the range.
+        depth = change.cum_sum().over("thread") - pl.col("opens").cast(pl.Int32)
+        events = events.with_columns(depth=depth).sort(["thread", "depth"], maintain_order=True)
+        pairs = events.with_columns(
+            end=pl.col("start").shift(-1), closed=~pl.col("opens").shift(-1),
+            same=(pl.col("thread") == pl.col("thread").shift(-1)) & (pl.col("depth") == pl.col("depth").shift(-1)),
+        ).filter(pl.col("opens") & pl.col("closed") & pl.col("same"))  # fmt: skip
+        self.counts["frame"] = self.counts.get("frame", 0) + int((~pairs["op"]).sum())
+        return raw.frame(raw.HOST, {
+            "kind": np.where(pairs["op"].to_numpy(), raw.OP, raw.FRAME), "name": pairs["name"],
+            "thread": pairs["thread"], "start": pairs["start"], "dur": pairs["end"] - pairs["start"],
+        }, len(pairs))  # fmt: skip
+
     def trace(self, path: Path, header: dict[str, Any]) -> raw.RawTrace:
         device_codes = {kind: code for code, kind in enumerate(DEVICE_KINDS)}
         device = self._frame(raw.DEVICE, DEVICE_KINDS, device_codes)
         launches = self._frame(raw.LAUNCHES, ["launch"], {})
         host = self._frame(raw.HOST, HOST_KINDS, _HOST_CODE)
+        if "begin" in self._parts:
+            host = pl.concat([host, self._paired()])
         annotations = self._frame(raw.DEVICE_ANNOTATIONS, ["device_annotation"], {})
         meta = _meta(header, self)
         return raw.RawTrace(path, meta, self.strings, device, launches, host, annotations)

@@ -162,6 +162,7 @@ class PieceDecoder:
         counts = batch.counts
         codes = np.fromiter(map(_CODES.__getitem__, events.cat), dtype=np.int8, count=len(events.cat))
         codes[~np.fromiter(map("X".__eq__, events.ph), dtype=bool, count=len(events.ph))] = -1
+        self._open_ended(events, batch)
         for i in np.flatnonzero(codes < 0).tolist():
             phase, cat = events.ph[i], events.cat[i]
             key = f"{phase}:{cat}" if cat else phase
@@ -191,6 +192,19 @@ class PieceDecoder:
                     columns["dtypes"] = self._raw([a.dtypes for a in args])
                     columns["concrete"] = self._raw([a.concrete for a in args])
             batch.columns[kind] = columns
+
+    def _open_ended(self, events: _Columns, batch: Batch) -> None:
+        """Ranges written as two events, begin and end (samplers of Python frames do): paired by the reader."""
+        for phase, kind in (("B", "begin"), ("E", "end")):
+            rows = [i for i, p in enumerate(events.ph) if p == phase] if phase in events.ph else []
+            if rows:
+                picked = np.array(rows)
+                names = [self.intern[events.name[i]] for i in rows]
+                ops = [KINDS.get(events.cat[i]) == "op" for i in rows]
+                batch.columns[kind] = {
+                    "name": np.array(names, dtype=np.int32), "start": events.start[picked],
+                    "thread": self._threads(events, picked), "op": np.array(ops, dtype=bool),
+                }  # fmt: skip
 
     def _device(self, events: _Columns, rows: list[int], columns: dict[str, np.ndarray]) -> None:
         args = [events.args[i] or _NO_ARGS for i in rows]
