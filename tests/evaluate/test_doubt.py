@@ -3,7 +3,7 @@
 import pytest
 
 from atrex.evaluate.failures import Doubt, UnitError, UnitFailure
-from atrex.evaluate.performance import Timing
+from atrex.evaluate.own_clock import OwnClock
 from tests.evaluate.conftest import HONEST
 
 
@@ -12,15 +12,15 @@ def doubts(monkeypatch):
     """doubts(category, ...): the n-th measurement of a unit is in doubt for the n-th of these; None is no doubt."""
 
     def planned(*categories):
-        real, left = Timing.agree, list(categories)
+        real, left = OwnClock.agree, list(categories)
 
-        def agree(self, samples):
+        def agree(self):
             category = left.pop(0)
             if category:
                 raise Doubt(category, f"the clocks differ ({len(left)} to go)")
-            return real(self, samples)
+            return real(self)
 
-        monkeypatch.setattr(Timing, "agree", agree)
+        monkeypatch.setattr(OwnClock, "agree", agree)
         return left
 
     return planned

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -15,91 +15,104 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class Bindings:
-    """The blocks shared with one worker, grown when a case needs more room. `close` frees them.
+    """The two blocks shared with one worker, grown when a case needs more room. `close` frees them.
 
-    Beside the mailbox for outputs there are one or more places, blocks of equal layout, for the operands.
+    One block holds the operands, at one or more places of equal layout, the other the mailboxes for outputs. All but a
+    batch uses the first mailbox.
     """
 
-    PLACES = 16
-    PLACES_BYTES = 1 << 30  # of all places together; larger operands have fewer
+    PLACES = 44
+    PLACES_BYTES = {"cuda": 1 << 30, "cpu": 128 << 20}  # of all places together; larger operands have fewer
+    MAILBOXES_BYTES = {"cuda": 512 << 20, "cpu": 64 << 20}  # of all mailboxes together
 
     def __init__(self, worker: Worker, device: torch.device):
         self._worker = worker
         self._device = device
-        self._inputs: list[CudaBlock | HostBlock] = []
-        self._outputs: list[CudaBlock | HostBlock] = []
-        self._mapped = False
+        self._inputs: CudaBlock | HostBlock | None = None
+        self._outputs: CudaBlock | HostBlock | None = None
         self._mutates: tuple[str, ...] = ()
+        self._layout: dict[str, Any] = {}
         self._slots: tuple[list[Slot], list[Slot]] = ([], [])
 
     @property
     def places(self) -> int:
-        return len(self._inputs)
+        return self._layout["places"]
+
+    @property
+    def mailboxes(self) -> int:
+        return self._layout["mailboxes"]
 
     def bind(
-        self, inputs: Tensors, results: Tensors, timeout: float, places: int = 1, mutates: Collection[str] = ()
-    ) -> None:
+        self, inputs: Tensors, results: Tensors, timeout: float, places: int = 1, mutates: Collection[str] = (),
+        mailboxes: int = 1,
+    ) -> None:  # fmt: skip
         """Lay out `inputs`, and outputs like those of `results` that are returned; tell the worker if anything is new.
 
-        The results that `mutates` names are not returned: the forward leaves them in the operand of that name.
-        Raises CudaDriverError when the device has no room, and what `Worker.ask` raises.
+        There are up to `places` and `mailboxes`, fewer where they would be too large. The results that `mutates` names
+        are not returned: the forward leaves them in the operand of that name. Raises CudaDriverError when the device
+        has no room, and what `Worker.ask` raises.
         """
         returned = {name: tensor for name, tensor in results.items() if name not in mutates}
         self._mutates = tuple(name for name in results if name in mutates)
         (ins, in_bytes), (outs, out_bytes) = plan(inputs), plan(returned)
-        changed = (ins, outs) != self._slots
-        self._slots = (ins, outs)
-        places = max(1, min(places, self.PLACES_BYTES // max(in_bytes, 1)))
-        old = self._grow(self._inputs, in_bytes, places) + self._grow(self._outputs, out_bytes, 1)
-        grown = bool(old) or not self._mapped
-        if not (changed or grown):
-            return
-        order: dict[str, Any] = {
-            "op": "bind",
+        kind = self._device.type
+        layout = {
             "inputs": [s.as_json() for s in ins],
             "outputs": [s.as_json() for s in outs],
             "mutates": list(self._mutates),
+            "places": max(1, min(places, self.PLACES_BYTES[kind] // in_bytes)),
+            "place_bytes": in_bytes,
+            "mailboxes": max(1, min(mailboxes, self.MAILBOXES_BYTES[kind] // out_bytes)),
+            "mailbox_bytes": out_bytes,
         }
+        old = [
+            self._grow("_inputs", layout["places"] * in_bytes),
+            self._grow("_outputs", layout["mailboxes"] * out_bytes),
+        ]
+        grown = any(block is not None for block in old)
+        if layout == self._layout and not grown:
+            return
+        self._layout, self._slots = layout, (ins, outs)
+        order: dict[str, Any] = {"op": "bind"} | layout
         fds: list[int] = []
         if grown:
-            exported = [block.export() for block in [*self._inputs, *self._outputs]]
+            exported = [block.export() for block in (self._inputs, self._outputs)]
             order["blocks"] = [spec for spec, _ in exported]
             fds = [fd for _, more in exported for fd in more]
         answer = self._worker.ask(order, timeout, fds)
-        self._mapped = True
         for block in old:  # not before the worker has let go of them
-            block.close()
+            if block:
+                block.close()
         if "raised" in answer:
             raise WorkerDied(f"could not map the operands ({answer['raised']}: {answer['message']})")
 
-    def _grow(self, blocks: list[CudaBlock | HostBlock], nbytes: int, count: int) -> list[CudaBlock | HostBlock]:
-        """Make `blocks` enough for `count` times `nbytes`; the blocks that this replaces."""
-        if len(blocks) >= count and all(block.nbytes >= nbytes for block in blocks):
-            return []
-        old = list(blocks)
-        blocks[:] = [new_block(nbytes, self._device) for _ in range(count)]
-        self._mapped = False
-        return old
+    def _grow(self, which: str, nbytes: int) -> CudaBlock | HostBlock | Literal[False] | None:
+        """Make a block large enough; the block that this replaces, False for the first one, None if it was."""
+        old = getattr(self, which)
+        if old is not None and old.nbytes >= nbytes:
+            return None
+        setattr(self, which, new_block(nbytes, self._device))
+        return old if old is not None else False
+
+    # -- operands --------------------------------------------------------------------------------------------------
+
+    def operands(self, count: int) -> torch.Tensor:
+        """The bytes of the first `count` places, one row each."""
+        size = self._layout["place_bytes"]
+        return self._inputs.bytes[: count * size].view(count, size)
+
+    def operands_in(self, row: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The operands that lie in one row of `operands`, or in a copy of one, by name."""
+        return {s.name: s.view(row) for s in self._slots[0]}
 
     def inputs(self, place: int = 0) -> dict[str, torch.Tensor]:
         """The operands as the worker has them at a place, by name."""
-        return {s.name: s.view(self._inputs[place].bytes) for s in self._slots[0]}
-
-    def results(self, place: int = 0) -> dict[str, torch.Tensor]:
-        """What the last forward gave, by name: the mailbox, and the operands of a place that it had to change."""
-        operands = self.inputs(place)
-        returned = {s.name: s.view(self._outputs[0].bytes) for s in self._slots[1]}
-        return returned | {name: operands[name] for name in self._mutates}
+        return self.operands_in(self.operands(place + 1)[place])
 
     def write(self, inputs: Tensors, place: int = 0) -> None:
         """Fill the operands of a place and wait until they are there."""
         for name, view in self.inputs(place).items():
             view.copy_(inputs[name])
-        self.synchronize()
-
-    def clear(self) -> None:
-        """Fill the mailbox with NaN bytes: nothing in it can be taken for outputs of the next call."""
-        self._outputs[0].bytes.fill_(0xFF)
         self.synchronize()
 
     def mutated(self, inputs: Tensors, allowed: Collection[str] = (), place: int = 0) -> list[str]:
@@ -110,15 +123,36 @@ class Bindings:
             if name not in allowed and not torch.equal(raw_words(view), raw_words(inputs[name].contiguous()))
         ]
 
+    # -- outputs ---------------------------------------------------------------------------------------------------
+
+    def mail(self, count: int) -> torch.Tensor:
+        """The bytes of the first `count` mailboxes, one row each."""
+        size = self._layout["mailbox_bytes"]
+        return self._outputs.bytes[: count * size].view(count, size)
+
+    def outputs_in(self, row: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The outputs that lie in one row of `mail`, or in a copy of one, by name."""
+        return {s.name: s.view(row) for s in self._slots[1]}
+
+    def results(self, place: int = 0) -> dict[str, torch.Tensor]:
+        """What the last forward gave, by name: the mailbox, and the operands of a place that it had to change."""
+        operands = self.inputs(place)
+        return self.outputs_in(self.mail(1)[0]) | {name: operands[name] for name in self._mutates}
+
+    def clear(self, count: int = 1) -> None:
+        """Fill mailboxes with NaN bytes: nothing in them can be taken for outputs of what comes next."""
+        self.mail(count).fill_(0xFF)
+        self.synchronize()
+
     def synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
-        for block in [*self._inputs, *self._outputs]:
-            block.close()
-        self._inputs.clear()
-        self._outputs.clear()
+        for block in (self._inputs, self._outputs):
+            if block is not None:
+                block.close()
+        self._inputs = self._outputs = None
 
 
 class Refresher:

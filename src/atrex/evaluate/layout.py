@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ class Slot:
 
         flat = block[self.offset : self.offset + self.nbytes]
         return flat.view(getattr(torch, self.dtype)).view(self.shape)
+
+    def at(self, offset: int) -> Slot:
+        """The same slot `offset` bytes further on."""
+        return replace(self, offset=self.offset + offset)
 
     def as_json(self) -> dict:
         return asdict(self)

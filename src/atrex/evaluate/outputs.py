@@ -23,6 +23,18 @@ def named_outputs(value: Any, names: Sequence[str]) -> tuple[str, dict[str, torc
         raise Interface(str(error)) from None
 
 
+def put_by(value: Any, mailbox: Mapping[str, torch.Tensor]) -> None:
+    """Copy what a forward returned into a mailbox, as far as it fits. Raises Interface.
+
+    Judge and worker both do it in batches, so that it costs both the same.
+    """
+    _, outputs = named_outputs(value, list(mailbox))
+    for name, slot in mailbox.items():
+        output = outputs.get(name)
+        if output is not None and output.shape == slot.shape and output.dtype == slot.dtype:
+            slot.copy_(output)
+
+
 def check_plain(outputs: Mapping[str, Any]) -> None:
     """Refuse everything but plain tensors: a subclass, or a replaced method, could compute when it is looked at."""
     for name, tensor in outputs.items():

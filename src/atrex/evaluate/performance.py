@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import torch
 
 from atrex.evaluate import stats
-from atrex.evaluate.answers import Adopted, Answer, Armed, Form, Forwarded, Hosted, Timed, read
+from atrex.evaluate.answers import Adopted, Answer, Armed, Form, Hosted, Timed, read
 from atrex.evaluate.bindings import Bindings, Refresher
 from atrex.evaluate.budgets import Budgets
 from atrex.evaluate.correctness import Case, check_answer, expected
-from atrex.evaluate.failures import Doubt, UnitError, UnitFailure
+from atrex.evaluate.failures import UnitError, UnitFailure
 from atrex.evaluate.noise import Watch
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.spawn import Worker
@@ -24,18 +23,12 @@ from atrex.problems.dtypes import Fp8Encoding
 from atrex.problems.model import Problem, Shape
 from atrex.scoring.records import Performance, Stage
 
-LONG_US = 1000.0
-ROUND_HOST_US = 60.0  # host time of a round beside the forward's launch: flush and delay are queued too
 LATE_SHARE = 0.1
-NULL_WAITS = 15
-WAITING_SLACK_US = 20.0  # what waking up after a wait may differ between two processes
 PILOT_CALLS = 5
+HELD_BLOCKS = 16
 ADOPTION_CALLS = 3
 SPOT_CHECKS = 2
 LOOK_EVERY = 25  # calls from one look at the sentinel to the next
-SLOPE_ROUNDS = 5
-SLOPE_TRIES = 3
-SLOPE_SECONDS = 0.01  # device work in the longer batch beyond the shorter one
 
 
 @dataclass
@@ -110,32 +103,34 @@ class Timing:
 
     def _bind(self, inputs, case: Case) -> None:
         mutates = self.problem.metadata.mutates
-        self.bindings.bind(inputs, case.declared, self.budgets.execution, Bindings.PLACES, mutates)
-        for place in range(self.bindings.places):
-            self.bindings.write(self.refresher.inputs, place)
+        most = Bindings.PLACES
+        self.bindings.bind(inputs, case.declared, self.budgets.execution, most, mutates, 1 if mutates else most)
+        self.bindings.write(self.refresher.inputs)
+        laid = self.bindings.operands(self.bindings.places)
+        laid[1:].copy_(laid[:1].expand_as(laid[1:]))
 
-    def _limit(self, calls: int) -> float:
+    def limit(self, calls: int) -> float:
         return self.budgets.execution * calls + 5.0
 
     def _ask(self, form: type[Form], order: dict[str, Any], calls: int = 1) -> Form:
-        return read(form, self.worker.ask(order, self._limit(calls)), "timed call")
+        return read(form, self.worker.ask(order, self.limit(calls)), "timed call")
 
-    def _arm(self) -> None:
+    def arm(self) -> None:
         """New values, at a place drawn anew; the outputs of the last call must be as they were when it returned.
 
         Places change, the outputs' too, because what is remembered by address must be wrong, and because a kernel's
         time depends on where its operands and outputs lie.
         """
         if self.problem.metadata.mutates:
-            self._still(self._ask(Armed, {"op": "retire"}))
+            self.still(self._ask(Armed, {"op": "retire"}))
         self.refresher.step()
         self.place = self.rng.randrange(self.bindings.places)
         self.bindings.write(self.refresher.inputs, self.place)
-        held = self.rng.randrange(Bindings.PLACES)
-        self._still(self._ask(Armed, {"op": "arm", "place": self.place, "held": held}))
+        held = self.rng.randrange(HELD_BLOCKS)
+        self.still(self._ask(Armed, {"op": "arm", "place": self.place, "held": held}))
 
     @staticmethod
-    def _still(answer: Armed) -> None:
+    def still(answer: Armed) -> None:
         if answer.unchanged is False:
             raise UnitFailure(Stage.RUNTIME, "integrity", "outputs of a timed call changed after forward had returned")
 
@@ -157,17 +152,17 @@ class Timing:
 
     def call(self, samples: Samples, adopt: bool) -> None:
         """One timed (or adoption) call with inputs that no earlier call has seen."""
-        self._arm()
+        self.arm()
         order = {"op": "timed", "adopt": adopt, "delay_us": samples.delay_us}
-        answer, outside = self.worker.ask_timed(order, self._limit(1), self.spin)
+        answer, outside = self.worker.ask_timed(order, self.limit(1), self.spin)
         if adopt:
-            self._last = adopted = read(Adopted, answer, "timed call")
+            self.last = adopted = read(Adopted, answer, "timed call")
             if adopted.kernels is not None:
                 samples.adopted.append([kernel.model_dump() for kernel in adopted.kernels])
             if adopted.span_us is not None:
                 samples.spans.append(adopted.span_us)
             return
-        self._last = timed = read(Timed, answer, "timed call")
+        self.last = timed = read(Timed, answer, "timed call")
         samples.us.append(timed.us)
         samples.launch_us.append(timed.launch_us)
         samples.outside_us.append(outside)
@@ -177,7 +172,7 @@ class Timing:
         self.bindings.clear()
         self._ask(Answer, {"op": "show"})
         case = expected(self.problem, self.shape, "timed call", self.refresher.inputs, self.fp8)
-        check_answer(self._last, case, self.bindings, self.problem, self.place)
+        check_answer(self.last, case, self.bindings, self.problem, self.place)
         result = compare(
             self.problem, self.shape, case.inputs, case.oracle, case.declared, self.bindings.results(self.place)
         )
@@ -201,7 +196,7 @@ class Timing:
             if i in checked:
                 self.spot_check()
         watch.look()
-        self._arm()
+        self.arm()
 
     def run_in_time(self, samples: Samples, count: int, watch: Watch) -> Samples:
         """As `run`, once more with a longer delay if too many launches came after theirs had passed."""
@@ -217,93 +212,6 @@ class Timing:
         self.pilot(samples)
         for _ in range(calls):
             self.call(samples, adopt=True)
-
-    # -- the judge's own clock -------------------------------------------------------------------------------------
-
-    def _batch(self, count: int, delay_us: float, waiting: bool) -> float:
-        order = {"op": "batch", "count": count, "delay_us": delay_us, "waiting": waiting}
-        answer, took = self.worker.ask_timed(order, self._limit(count), self.spin)
-        self._last = read(Forwarded, answer, "batch")
-        return took
-
-    def _null_batch(self, count: int, delay_us: float, waiting: bool) -> float:
-        null = self.protocol.synchronize if waiting else _nothing
-        started = time.perf_counter_ns()
-        self.protocol.batch(null, count, delay_us, waiting)
-        return (time.perf_counter_ns() - started) / 1e3
-
-    def _null_wait_us(self, samples: Samples) -> float:
-        """What a forward that does nothing but wait for the device reads under the protocol, in the judge's process."""
-        times = []
-        for _ in range(NULL_WAITS):
-            self.protocol.evict(())
-            times.append(self.protocol.timed(self.protocol.synchronize, samples.delay_us)[1])
-        return stats.median(times)
-
-    def slope(self, claim_us: float, samples: Samples) -> float:
-        """Microseconds per call by the judge's clock: slope over two secretly drawn batch sizes, less the null's.
-
-        The delay between calls exceeds a call's host time, so that the device is never idle within a batch. A forward
-        that waits for the device defeats that; its rounds are waited for one by one, and so are the null's. Whatever
-        disturbs a batch makes it longer, so the shortest of several of each size counts.
-        """
-        delay = 1.5 * samples.host_us + ROUND_HOST_US
-        waiting = samples.waits
-        few = self.rng.randint(1, 3)
-        extra = max(2, min(40, int(SLOPE_SECONDS * 1e6 / (claim_us + delay + 100.0))))
-        many = few + extra + self.rng.randint(0, 2)
-        theirs: dict[int, list[float]] = {few: [], many: []}
-        ours: dict[int, list[float]] = {few: [], many: []}
-        for _ in range(SLOPE_ROUNDS):
-            for count in (few, many):
-                self._arm()
-                theirs[count].append(self._batch(count, delay, waiting))
-                ours[count].append(self._null_batch(count, delay, waiting))
-        if not self.problem.metadata.mutates:  # there, a batch goes on from what its last call left
-            self.spot_check()
-        return (min(theirs[many]) - min(theirs[few]) - min(ours[many]) + min(ours[few])) / (many - few)
-
-    def agree(self, samples: Samples) -> float:
-        """The judge's time of a call. Raises Doubt (`integrity`) when it contradicts the worker's median.
-
-        On a device it must lie within max(2 us, 10 %) of the median. Up to `LONG_US` it is the slope over batches; a
-        longer call is seen well enough from outside, one by one, and at the clocks at which it was timed: batches of
-        it would heat the device until it throttles. On the CPU batches run with warm caches, so their slope bounds the
-        claim from below, and the outside clock of every call bounds it from above.
-        """
-        claim = stats.median(samples.us)
-        check = self._contradiction if self.protocol.method == "events" else self._host_contradiction
-        seen = None
-        for _ in range(SLOPE_TRIES):
-            seen, wrong = check(samples, claim)
-            if wrong is None:
-                return seen
-            if check == self._contradiction and claim > LONG_US:
-                break  # nothing new would be measured
-        raise Doubt("integrity", wrong)
-
-    def _contradiction(self, samples: Samples, claim: float) -> tuple[float, str | None]:
-        if claim > LONG_US:
-            added = self.baseline.round_trip_us + samples.delay_us - Baseline.DELAY_US
-            seen = stats.median(samples.outside_us) - added
-        else:
-            seen = self.slope(claim, samples) + (
-                self._null_wait_us(samples) if samples.waits else self.baseline.null_us
-            )
-        if abs(seen - claim) <= max(WAITING_SLACK_US if samples.waits else 2.0, 0.10 * claim):
-            return seen, None
-        return seen, f"the worker's median is {claim:.2f} us, the judge's own clock says {seen:.2f} us"
-
-    def _host_contradiction(self, samples: Samples, claim: float) -> tuple[float, str | None]:
-        seen = self.slope(claim, samples)
-        if claim < 0.9 * seen - 2.0:
-            return seen, f"the worker's median is {claim:.2f} us cold, the judge's clock says {seen:.2f} us warm"
-        # A forged clock is off in every call, other load only in some: the 10th percentile tells them apart.
-        extra = [outside - us for outside, us in zip(samples.outside_us, samples.us, strict=True)]
-        excess = stats.percentile(extra, 10) - self.baseline.round_trip_us
-        if excess > max(2 * self.baseline.round_trip_p90_us, 0.10 * claim):
-            return seen, f"the worker's median is {claim:.2f} us, the judge's outside clock adds {excess:.2f} us"
-        return seen, None
 
 
 def _nothing() -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -263,14 +263,18 @@ class Worker:
         except ChannelClosed as error:
             raise self._death(str(error)) from None
 
-    def ask_timed(self, message: dict[str, Any], timeout: float, spin: bool = False) -> tuple[dict[str, Any], float]:
+    def ask_timed(
+        self, message: dict[str, Any], timeout: float, spin: bool = False, ended: Callable[[], None] = lambda: None
+    ) -> tuple[dict[str, Any], float]:
         """As `ask`, for an order that sends a note when its work has ended: the answer, and microseconds until then.
 
-        With `spin` this process stays awake meanwhile, for the shorter and steadier time.
+        `ended` is called as soon as the note is there. With `spin` this process stays awake meanwhile, for the shorter
+        and steadier time.
         """
         started = time.perf_counter_ns()
         first = self._ask_spinning(message, timeout) if spin else self.ask(message, timeout)
         took = (time.perf_counter_ns() - started) / 1e3
+        ended()
         return (self._receive(timeout) if "ended" in first else first), took
 
     def _death(self, why: str) -> WorkerDied:

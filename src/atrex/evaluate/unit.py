@@ -18,6 +18,7 @@ from atrex.evaluate.candidates import Candidate, static_fault
 from atrex.evaluate.correctness import Case, Tally, cases, check_answer, expected
 from atrex.evaluate.failures import Doubt, UnitError, UnitFailure, raised
 from atrex.evaluate.noise import Watch
+from atrex.evaluate.own_clock import OwnClock
 from atrex.evaluate.performance import Samples, Timing, summarize
 from atrex.evaluate.readiness import Readiness
 from atrex.evaluate.setup import Setup
@@ -276,7 +277,7 @@ class UnitJudge:
         if noise:
             raise Doubt("unstable", noise)
         with self._phase("own_clock"):
-            slope = timing.agree(samples)
+            slope = OwnClock(timing, samples).agree()
         clocks = {"before": before, "after": after} if self.clocks else None
         self.performance = summarize(samples, slope, setup.protocol.method, clocks, watch.record())
 

@@ -20,7 +20,7 @@ import torch
 
 from atrex.evaluate.channel import Channel, ChannelClosed, ChannelTimeout
 from atrex.evaluate.layout import Slot
-from atrex.evaluate.outputs import Interface, check_plain, fingerprint, named_outputs, overlapped, poison
+from atrex.evaluate.outputs import Interface, check_plain, fingerprint, named_outputs, overlapped, poison, put_by
 from atrex.evaluate.probes import PROBES
 from atrex.evaluate.shared_memory import Attached
 from atrex.evaluate.timing import protocol_for
@@ -40,6 +40,7 @@ class Bench:
         self.model: torch.nn.Module | None = None
         self.operands: dict[str, torch.Tensor] = {}
         self.mailbox: dict[str, torch.Tensor] = {}
+        self.mailboxes: list[dict[str, torch.Tensor]] = []
         self.names: list[str] = []
         self.mutates: list[str] = []
         self.outputs: dict[str, torch.Tensor] = {}
@@ -101,25 +102,20 @@ class Bench:
     # -- operands and outputs --------------------------------------------------------------------------------------
 
     def bind(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Map the judge's blocks, if they are new, and lay the operands and the mailbox over them.
-
-        The last block is the mailbox, each of the others a place for the operands.
-        """
+        """Map the judge's two blocks, if they are new, and lay places for operands and mailboxes over them."""
         self.outputs, self.last_fingerprint = {}, None
         if "blocks" in message:
-            self.places, self.operands, self.mailbox = [], {}, {}
+            self.places, self.operands, self.mailbox, self.mailboxes = [], {}, {}, []
             while self.blocks:
                 self.blocks.pop().close()
             for block in message["blocks"]:
                 fds = [self.fds.pop(0)] if block["kind"] == "host" else []
                 self.blocks.append(Attached(block, fds, self.device))
-        inputs = [Slot.from_json(s) for s in message["inputs"]]
-        outputs = [Slot.from_json(s) for s in message["outputs"]]
-        *places, mailbox = [block.bytes for block in self.blocks]
-        self.places = [{s.name: s.view(block) for s in inputs} for block in places]
-        self.operands = self.places[0]
-        self.mailbox = {s.name: s.view(mailbox) for s in outputs}
-        self.names = [s.name for s in outputs]
+        operands, mail = (block.bytes for block in self.blocks)
+        self.places = _laid(operands, message["inputs"], message["places"], message["place_bytes"])
+        self.mailboxes = _laid(mail, message["outputs"], message["mailboxes"], message["mailbox_bytes"])
+        self.operands, self.mailbox = self.places[0], self.mailboxes[0]
+        self.names = list(self.mailbox)
         self.mutates = message["mutates"]
         return {}
 
@@ -159,6 +155,8 @@ class Bench:
         }
 
     def _overlapped(self, tensor: torch.Tensor) -> list[str]:
+        if not overlapped(tensor, {"operands": self.blocks[0].bytes}):
+            return []
         return sorted({name for operands in self.places for name in overlapped(tensor, operands)})
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -172,10 +170,7 @@ class Bench:
 
     def show(self, message: dict[str, Any]) -> dict[str, Any]:
         """Copy the last outputs to the mailbox, exactly as they are."""
-        for name, slot in self.mailbox.items():
-            output = self.outputs.get(name)
-            if output is not None and output.shape == slot.shape and output.dtype == slot.dtype:
-                slot.copy_(output)
+        put_by(self.outputs, self.mailbox)
         self.protocol.synchronize()
         return {"shown": True}
 
@@ -284,11 +279,27 @@ class Bench:
         return "copy" if record.kind != "kernel" else self.session.owner(record.name)
 
     def batch(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Whole rounds, for the judge's own clock."""
+        """Whole rounds, for the judge's own clock: each call has its own place for operands and its own mailbox."""
         self._retire()
-        value = self.protocol.batch(self.forward, message["count"], message["delay_us"], message["waiting"])
+        places = message["places"]
+
+        def call(i: int) -> Any:
+            self.operands = self.places[places[i]]
+            return self.forward()
+
+        def keep(i: int, value: Any) -> None:
+            put_by(value, self.mailboxes[i])
+
+        mailed = keep if message["mailed"] else None
+        value = self.protocol.batch(call, len(places), message["delay_us"], message["waiting"], mailed)
         self._ended()
         return self._keep(value)
+
+
+def _laid(block: torch.Tensor, slots: list[dict], count: int, size: int) -> list[dict[str, torch.Tensor]]:
+    """`count` sets of named tensors in a block, `size` bytes apart."""
+    found = [Slot.from_json(slot) for slot in slots]
+    return [{s.name: s.at(i * size).view(block) for s in found} for i in range(count)]
 
 
 def _kind(value: Any) -> str:

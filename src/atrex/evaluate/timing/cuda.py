@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,16 +93,28 @@ class CudaProtocol(Protocol):
         self.synchronize()
         return outputs, self._start.elapsed_time(self._end) * 1e3, seen
 
-    def batch(self, call: Call, count: int, delay_us: float, waiting: bool = False) -> Any:
+    def batch(
+        self,
+        call: Callable[[int], Any],
+        count: int,
+        delay_us: float,
+        waiting: bool = False,
+        keep: Callable[[int, Any], None] | None = None,
+    ) -> Any:
         outputs = None
         self.evict(())
-        for _ in range(count):
+        for i in range(count):
             self._overwrite()
+            if keep and i:
+                keep(i - 1, outputs)
             if waiting:
-                outputs = self.timed(call, delay_us)[0]
+                outputs = self.timed(partial(call, i), delay_us)[0]
             else:
                 self.delay(delay_us)
-                outputs = call()
+                outputs = call(i)
+        if keep:
+            self._overwrite()
+            keep(count - 1, outputs)
         self.synchronize()
         return outputs
 

@@ -59,10 +59,19 @@ class HostProtocol(Protocol):
             ended()
         return outputs, took, after(outputs) if after else None
 
-    def batch(self, call: Call, count: int, delay_us: float, waiting: bool = False) -> Any:
+    def batch(
+        self,
+        call: Callable[[int], Any],
+        count: int,
+        delay_us: float,
+        waiting: bool = False,
+        keep: Callable[[int, Any], None] | None = None,
+    ) -> Any:
         outputs = None
-        for _ in range(count):
-            outputs = call()
+        for i in range(count):
+            outputs = call(i)
+            if keep:
+                keep(i, outputs)
         return outputs
 
     def synchronize(self) -> None:

@@ -58,8 +58,18 @@ class Protocol(abc.ABC):
         return took / 1e3
 
     @abc.abstractmethod
-    def batch(self, call: Call, count: int, delay_us: float, waiting: bool = False) -> Any:
-        """`count` rounds for a clock outside; returns the last call's outputs.
+    def batch(
+        self,
+        call: Callable[[int], Any],
+        count: int,
+        delay_us: float,
+        waiting: bool = False,
+        keep: Callable[[int, Any], None] | None = None,
+    ) -> Any:
+        """`count` rounds of `call(i)` for a clock outside; returns the last call's outputs.
+
+        `keep(i, outputs)` puts the outputs of call i where they stay. It is part of the batch: on a device it is queued
+        behind the next flush, so that it reads outputs from memory whoever wrote them.
 
         On a device a round is flush, delay and call, and unless `waiting` nothing is waited for before the last: with
         a delay longer than a round's host time the device is never idle, so that the time of a round is device time

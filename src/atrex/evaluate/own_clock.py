@@ -1,0 +1,265 @@
+"""The judge's own clock: batches of calls timed from outside, whose outputs it finds in its own memory.
+
+A worker's process is the candidate's: it can forge its clock, and hand back outputs that it computes only when somebody
+looks. So the judge times batches. Every call of a batch has operands of its own, that no earlier batch had at that
+place, and puts its outputs into a mailbox of its own; the judge copies all mailboxes the moment the batch has ended.
+Calls that were not done by then are missing there, whatever the worker says.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atrex.evaluate import stats
+from atrex.evaluate.answers import Armed, Forwarded, read
+from atrex.evaluate.bindings import Bindings
+from atrex.evaluate.correctness import expected
+from atrex.evaluate.failures import Doubt, UnitFailure
+from atrex.evaluate.layout import raw_words
+from atrex.evaluate.outputs import put_by
+from atrex.evaluate.performance import Samples, Timing
+from atrex.problems.compare import compare
+from atrex.scoring.records import Stage
+
+LONG_US = 1000.0
+LONG_SLACK = 0.3  # a batch of long calls heats the device, and its clock drops
+ROUND_HOST_US = 60.0  # host time of a round beside the forward's launch: flush and delay are queued too
+MAIL_HOST_US = 20.0  # the same of one output's way to its mailbox
+NULL_WAITS = 15
+WAITING_SLACK_US = 20.0  # what waking up after a wait may differ between two processes
+ROUNDS = 5
+TRIES = 3
+WORK_US = 10_000.0  # device work in the longer batch beyond the shorter one
+HOST_WORK_US = 3000.0  # a CPU that is shared takes a core away every few milliseconds
+HOST_ROUNDS = 8
+FEWEST_MAILBOXES = 3
+VERIFIED = 2  # calls of a long batch whose outputs are compared with the reference, beyond those that look odd
+ODD_VERIFIED = 4
+
+
+class OwnClock:
+    """Looks at one timed unit. `agree` raises UnitFailure, Doubt, and what the worker's end raises."""
+
+    def __init__(self, timing: Timing, samples: Samples):
+        self._t, self._samples = timing, samples
+        self._bindings, self._rng = timing.bindings, timing.rng
+        self._events = timing.protocol.method == "events"
+        usable = min(self._bindings.places, self._bindings.mailboxes)
+        self._mailed = not timing.problem.metadata.mutates and usable >= FEWEST_MAILBOXES
+        self._usable = usable if self._mailed else Bindings.PLACES
+        self._seen: dict[int, torch.Tensor] = {}
+        self._verified: set[int] = set()
+        if self._mailed:
+            self._variants = self._make_variants()
+            self._snapshot = torch.empty_like(self._bindings.mail(usable))
+            self._mailboxes = [self._bindings.outputs_in(row) for row in self._bindings.mail(usable)]
+            dummy = self._bindings.outputs_in(self._bindings.mail(1)[0].clone())
+            self._dummy = next(iter(dummy.values())) if len(dummy) == 1 else dummy
+
+    # -- the verdict -----------------------------------------------------------------------------------------------
+
+    def agree(self) -> float:
+        """The judge's time of a call. Raises Doubt (`integrity`) when it contradicts the worker's median.
+
+        On a device it must lie within max(2 us, 10 %) of the median. Up to `LONG_US` it is the slope over batches; a
+        longer call is seen well enough from outside, one by one, and at the clocks at which it was timed, and batches
+        bound it from above only. On the CPU batches run with warm caches, so their slope bounds the claim from below,
+        and the outside clock of every call bounds it from above.
+        """
+        claim = stats.median(self._samples.us)
+        on_device = self._long if claim > LONG_US else self._short
+        check = on_device if self._events else self._host
+        for _ in range(1 if check == self._long else TRIES):
+            seen, wrong = check(claim)
+            if wrong is None:
+                return seen
+        raise wrong
+
+    def _short(self, claim: float) -> tuple[float, Doubt | None]:
+        t, samples = self._t, self._samples
+        seen = self._slope(claim) + (self._null_wait_us() if samples.waits else t.baseline.null_us)
+        if abs(seen - claim) <= max(WAITING_SLACK_US if samples.waits else 2.0, 0.10 * claim):
+            return seen, None
+        return seen, _doubt(claim, f"the judge's own clock says {seen:.2f} us")
+
+    def _long(self, claim: float) -> tuple[float, Doubt | None]:
+        t, samples = self._t, self._samples
+        added = t.baseline.round_trip_us + samples.delay_us - t.baseline.DELAY_US
+        seen = stats.median(samples.outside_us) - added
+        if abs(seen - claim) > 0.10 * claim:
+            return seen, _doubt(claim, f"the judge's own clock says {seen:.2f} us")
+        if self._mailed:
+            batched = self._slope(claim, rounds=2)
+            if batched > (1 + LONG_SLACK) * claim:
+                return batched, _doubt(claim, f"in batches the judge's own clock says {batched:.2f} us")
+        return seen, None
+
+    def _host(self, claim: float) -> tuple[float, Doubt | None]:
+        samples, baseline = self._samples, self._t.baseline
+        seen, waited = self._least(claim)
+        if claim < 0.9 * seen - 2.0:
+            said = f"{claim:.2f} us cold, the judge's clock says {seen:.2f} us warm"
+            if claim >= 0.9 * (seen - waited) - 2.0:
+                return seen, Doubt("unstable", f"other work had the cores: the worker's median is {said}")
+            return seen, Doubt("integrity", f"the worker's median is {said}")
+        # A forged clock is off in every call, other load only in some: the 10th percentile tells them apart.
+        extra = [outside - us for outside, us in zip(samples.outside_us, samples.us, strict=True)]
+        excess = stats.percentile(extra, 10) - baseline.round_trip_us
+        if excess > max(2 * baseline.round_trip_p90_us, 0.10 * claim):
+            return seen, _doubt(claim, f"the judge's outside clock adds {excess:.2f} us")
+        return seen, None
+
+    # -- slope -----------------------------------------------------------------------------------------------------
+
+    def _slope(self, claim: float, rounds: int = ROUNDS) -> float:
+        """Microseconds per call on a device: slope over two secretly drawn batch sizes, less the null's.
+
+        The delay between calls exceeds a call's host time, so that the device is never idle within a batch. A forward
+        that waits for the device defeats that; its rounds are waited for one by one, and so are the null's. Whatever
+        disturbs a batch makes it longer, so the shortest of several of each size counts.
+        """
+        mail_us = MAIL_HOST_US * len(self._mailboxes[0]) if self._mailed else 0.0
+        delay = 1.5 * self._samples.host_us + ROUND_HOST_US + mail_us
+        few = self._rng.randint(1, 3) if self._usable > 4 else 1
+        extra = max(2, min(40, int(WORK_US / (claim + delay + 100.0))))
+        many = min(few + extra + self._rng.randint(0, 2), self._usable)
+        theirs: dict[int, list[float]] = {few: [], many: []}
+        ours: dict[int, list[float]] = {few: [], many: []}
+        for _ in range(rounds):
+            for count in (few, many):
+                theirs[count].append(self._batch(count, delay, VERIFIED if count == many else 0))
+                ours[count].append(self._null_batch(count, delay))
+        self._spot_check()
+        return (min(theirs[many]) - min(theirs[few]) - min(ours[many]) + min(ours[few])) / (many - few)
+
+    def _least(self, claim: float) -> tuple[float, float]:
+        """On the CPU: what a call takes at least, and what a thread waited for a core in it. Microseconds.
+
+        The shortest of several batches less the null's and less a round trip. Other load only makes it longer.
+        """
+        count = min(max(3, min(40, int(HOST_WORK_US / claim))) + self._rng.randint(0, 2), self._usable)
+        batches, nulls = [], []
+        for _ in range(HOST_ROUNDS):
+            before = self._run_delays()
+            took = self._batch(count, 0.0, VERIFIED)
+            delays = [us - before.get(thread, us) for thread, us in self._run_delays().items()]
+            batches.append((took, max(delays, default=0.0)))
+            nulls.append(self._null_batch(count, 0.0))
+        self._spot_check()
+        took, waited = min(batches)
+        return (took - min(nulls) - self._t.baseline.round_trip_us) / count, waited / count
+
+    def _spot_check(self) -> None:
+        if not self._mailed and not self._t.problem.metadata.mutates:
+            self._t.spot_check()
+
+    def _batch(self, count: int, delay_us: float, verified: int) -> float:
+        """Time of a batch of `count` calls from outside. Raises UnitFailure if a call was not done or done wrong."""
+        t = self._t
+        order = {"op": "batch", "delay_us": delay_us, "waiting": self._samples.waits, "mailed": self._mailed}
+        if not self._mailed:
+            t.arm()
+            answer, took = t.worker.ask_timed(order | {"places": [t.place] * count}, t.limit(count), t.spin)
+            t.last = read(Forwarded, answer, "batch")
+            return took
+        places = self._rng.sample(range(self._usable), count)
+        variants = self._rng.sample(range(self._usable), count)
+        laid = self._bindings.operands(self._usable)
+        for place, variant in zip(places, variants, strict=True):
+            laid[place].copy_(self._variants[variant])
+        self._bindings.clear(count)
+        t.still(read(Armed, t.worker.ask({"op": "arm", "place": places[0]}, t.limit(1)), "batch"))
+        answer, took = t.worker.ask_timed(
+            order | {"places": places}, t.limit(count), t.spin, lambda: self._take_mail(count)
+        )
+        read(Forwarded, answer, "batch")
+        self._check(places, variants, verified)
+        return took
+
+    def _null_batch(self, count: int, delay_us: float) -> float:
+        """The same batch of a forward that does nothing, in the judge's own process."""
+        null = self._t.protocol.synchronize if self._samples.waits else _nothing
+
+        def keep(i: int, outputs: Any) -> None:
+            put_by(self._dummy, self._mailboxes[i])
+
+        started = time.perf_counter_ns()
+        self._t.protocol.batch(lambda i: null(), count, delay_us, self._samples.waits, keep if self._mailed else None)
+        return (time.perf_counter_ns() - started) / 1e3
+
+    def _null_wait_us(self) -> float:
+        """What a forward that does nothing but wait for the device reads under the protocol, in the judge's process."""
+        protocol, times = self._t.protocol, []
+        for _ in range(NULL_WAITS):
+            protocol.evict(())
+            times.append(protocol.timed(protocol.synchronize, self._samples.delay_us)[1])
+        return stats.median(times)
+
+    def _run_delays(self) -> dict[str, float]:
+        """Microseconds that each thread of the worker has waited for a core (Linux: /proc/PID/schedstat). CPU only."""
+        found: dict[str, float] = {}
+        for task in Path(f"/proc/{self._t.worker.pid}/task").glob("*/schedstat") if not self._events else ():
+            with suppress(OSError, IndexError, ValueError):
+                found[task.parent.name] = int(task.read_text().split()[1]) / 1e3
+        return found
+
+    # -- mail ------------------------------------------------------------------------------------------------------
+
+    def _make_variants(self) -> torch.Tensor:
+        """Sets of operands that differ, one per place: the bytes of each as a row."""
+        t = self._t
+        for place in range(self._usable):
+            t.refresher.step()
+            t.bindings.write(t.refresher.inputs, place)
+        return self._bindings.operands(self._usable).clone()
+
+    def _take_mail(self, count: int) -> None:
+        self._snapshot[:count].copy_(self._bindings.mail(count))
+        self._bindings.synchronize()
+
+    def _check(self, places: list[int], variants: list[int], verified: int) -> None:
+        """Every mailbox holds what its variant gave before. Some calls, and those that differ, go to the reference."""
+        now = self._bindings.operands(self._usable)
+        odd = []
+        for i, (place, variant) in enumerate(zip(places, variants, strict=True)):
+            if not torch.equal(raw_words(now[place]), raw_words(self._variants[variant])):
+                raise UnitFailure(Stage.RUNTIME, "integrity", "a call of a batch changed its operands")
+            row = self._snapshot[i]
+            if variant not in self._seen:
+                self._seen[variant] = row.clone()
+            elif not torch.equal(raw_words(row), raw_words(self._seen[variant])):
+                odd.append(i)
+        for i in self._rng.sample(range(len(places)), min(verified, len(places))):
+            if variants[i] not in self._verified:
+                self._verify(variants[i], self._snapshot[i])
+        for i in self._rng.sample(odd, min(ODD_VERIFIED, len(odd))):  # bits may vary, values may not
+            self._verify(variants[i], self._seen[variants[i]])
+            self._verify(variants[i], self._snapshot[i])
+
+    def _verify(self, variant: int, row: torch.Tensor) -> None:
+        t = self._t
+        inputs = self._bindings.operands_in(self._variants[variant])
+        case = expected(t.problem, t.shape, "batch", inputs, t.fp8)
+        got = self._bindings.outputs_in(row)
+        result = compare(t.problem, t.shape, case.inputs, case.oracle, case.declared, got)
+        if not result.passed:
+            raise UnitFailure(
+                Stage.RUNTIME,
+                "integrity",
+                f"when a batch had ended, a call's {result.output}{result.index or ''} was {result.got}, expected "
+                f"{result.expected}, although the same kernel passed every untimed case",
+            )
+        self._verified.add(variant)
+
+
+def _doubt(claim: float, what: str) -> Doubt:
+    return Doubt("integrity", f"the worker's median is {claim:.2f} us, {what}")
+
+
+def _nothing() -> None:
+    return None
