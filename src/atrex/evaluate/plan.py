@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from atrex import dsls
@@ -11,27 +10,7 @@ from atrex.evaluate.budgets import SizeLimit
 from atrex.evaluate.candidates import Candidate, static_fault
 from atrex.evaluate.unit import Unit
 from atrex.problems.model import Problem, Shape, Suite
-
-_RANGE = re.compile(r"(\d+)-(\d+)")
-
-
-def select_shapes(problem: Problem, text: str | None) -> list[Shape]:
-    """The shapes that "0,3-5" names, in the suite's order; all of them for None. Raises UserError."""
-    if text is None:
-        return list(problem.shapes.values())
-    wanted: set[str] = set()
-    for part in (p.strip() for p in text.split(",")):
-        span = _RANGE.fullmatch(part)
-        ids = [str(i) for i in range(int(span[1]), int(span[2]) + 1)] if span else [part]
-        for shape_id in ids:
-            if shape_id not in problem.shapes:
-                known = list(problem.shapes)
-                raise UserError(
-                    f"--shapes {text}: {problem.operator} has no shape {shape_id!r}; "
-                    f"expected ids {known[0]} to {known[-1]}"
-                )
-            wanted.add(shape_id)
-    return [shape for shape_id, shape in problem.shapes.items() if shape_id in wanted]
+from atrex.problems.shape_ids import select_shapes
 
 
 def choose_dsl(candidate: Candidate, name: str | None, device_type: str) -> str:

@@ -64,7 +64,8 @@ def versus(match: Match, progress: Progress = lambda done, planned: None, zygote
     device = resolve_device(match.device)
     pairs = _units(match, device.type)
     operator = pairs[0][0].problem.operator
-    setup = prepare(str(device), Seeds(), 1, match.budgets, None, zygote)
+    hidden = [str(Path(path).resolve()) for path in (match.a, match.b, match.suite) if path]
+    setup = prepare(str(device), Seeds(), 1, match.budgets, None, zygote, hidden)
     about = {
         "a": match.a, "b": match.b, "operator": operator, "rounds": match.rounds, "device": device_name(device),
         "versions": versions(), "confidence": match.confidence, "margin": match.margin,
