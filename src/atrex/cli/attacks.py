@@ -79,7 +79,11 @@ def _list(names: Sequence[str]) -> None:
 
 
 def _progress(row: Row) -> None:
-    print(f"{'right' if row.fault is None else 'WRONG'}  {row.name}", file=sys.stderr, flush=True)
+    print(
+        f"right  {row.name}" if row.fault is None else f"WRONG  {row.name}: {row.fault}"[:300],
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _record(device: str, rows: Sequence[Row], seconds: float, interrupted: bool) -> dict[str, Any]:

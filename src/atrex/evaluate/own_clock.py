@@ -32,6 +32,7 @@ ROUND_HOST_US = 60.0  # host time of a round beside the forward's launch: flush 
 MAIL_HOST_US = 20.0  # the same of one output's way to its mailbox
 NULL_WAITS = 15
 WAITING_SLACK_US = 20.0  # what waking up after a wait may differ between two processes
+WAITING_SHARE = 0.25  # the same of host work between the waits
 ROUNDS = 5
 TRIES = 3
 WORK_US = 10_000.0  # device work in the longer batch beyond the shorter one
@@ -64,7 +65,7 @@ class OwnClock:
     # -- the verdict -----------------------------------------------------------------------------------------------
 
     def agree(self) -> float:
-        """The judge's time of a call. Raises Doubt (`integrity`) when it contradicts the worker's median.
+        """The judge's time of a call. Raises Doubt (`integrity`, `unstable`) when it contradicts the worker's median.
 
         On a device it must lie within max(2 us, 10 %) of the median. Up to `LONG_US` it is the slope over batches; a
         longer call is seen well enough from outside, one by one, and at the clocks at which it was timed, and batches
@@ -83,16 +84,28 @@ class OwnClock:
     def _short(self, claim: float) -> tuple[float, Doubt | None]:
         t, samples = self._t, self._samples
         seen = self._slope(claim) + (self._null_wait_us() if samples.waits else t.baseline.null_us)
-        if abs(seen - claim) <= max(WAITING_SLACK_US if samples.waits else 2.0, 0.10 * claim):
-            return seen, None
-        return seen, _doubt(claim, f"the judge's own clock says {seen:.2f} us")
+        slack = max(WAITING_SLACK_US, WAITING_SHARE * claim) if samples.waits else max(2.0, 0.10 * claim)
+        return seen, self._differs(claim, seen, slack)
+
+    def _differs(self, claim: float, seen: float, slack: float) -> Doubt | None:
+        """A claim under what the judge sees is forged or wrong; one over it gains nothing, and is badly measured.
+
+        The time of a forward that waits for the device is host time in part, and varies: there only the first counts.
+        """
+        if seen > claim + slack:
+            return _doubt(claim, f"the judge's own clock says {seen:.2f} us")
+        if seen < claim - slack and not self._samples.waits:
+            said = f"the worker's median is {claim:.2f} us, the judge's own clock says only {seen:.2f} us"
+            return Doubt("unstable", said)
+        return None
 
     def _long(self, claim: float) -> tuple[float, Doubt | None]:
         t, samples = self._t, self._samples
         added = t.baseline.round_trip_us + samples.delay_us - t.baseline.DELAY_US
         seen = stats.median(samples.outside_us) - added
-        if abs(seen - claim) > 0.10 * claim:
-            return seen, _doubt(claim, f"the judge's own clock says {seen:.2f} us")
+        differs = self._differs(claim, seen, 0.10 * claim)
+        if differs:
+            return seen, differs
         if self._mailed:
             batched = self._slope(claim, rounds=2)
             if batched > (1 + LONG_SLACK) * claim:
