@@ -1,0 +1,116 @@
+"""The judge on honest kernels, over and over: false verdicts, and how far medians spread.
+
+    python benchmarks/panel.py --device cuda:0 --times 10 --out results/h200-panel.json
+
+The panel is two units of every operator: the smallest published shape and one of middle size, with the kernels of
+examples/candidates where there is one and the operator's own reference, in torch, where there is none. Every run draws
+new seeds. A false verdict is a unit that did not pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+
+from atrex.evaluate.budgets import CPU_LIMIT, Budgets
+from atrex.evaluate.candidates import Candidate
+from atrex.evaluate.engine import Terms, predicted_seconds
+from atrex.evaluate.plan import choose_dsl
+from atrex.evaluate.pool import Pool
+from atrex.evaluate.run import device_name, versions
+from atrex.evaluate.rundir import now
+from atrex.evaluate.seeds import Seeds
+from atrex.evaluate.setup import resolve_device
+from atrex.evaluate.unit import Unit
+from atrex.problems.load import load_suite
+
+EXAMPLES = Path(__file__).parents[1] / "examples" / "candidates"
+"""Kernels of the first folder that has one are taken."""
+FOLDERS = {"cuda": ("triton",), "cpu": ("cpp",)}
+
+
+def panel(device_type: str) -> list[Unit]:
+    """Two units per operator, honest kernels."""
+    units = []
+    for problem in load_suite().problems.values():
+        shapes = [s for s in problem.shapes.values() if device_type != "cpu" or CPU_LIMIT.fits(problem.work(s))]
+        shapes.sort(key=lambda s: predicted_seconds(problem.work(s)))
+        candidate = _candidate(problem, device_type)
+        dsl = choose_dsl(candidate, None, device_type)
+        for shape in {shapes[0].id: shapes[0], shapes[len(shapes) // 2].id: shapes[len(shapes) // 2]}.values():
+            units.append(Unit(candidate, problem, shape, dsl))
+    return units
+
+
+def _candidate(problem, device_type: str) -> Candidate:
+    files = [EXAMPLES / folder / f"{problem.operator}.py" for folder in FOLDERS[device_type]]
+    path = next((file for file in files if file.exists()), problem.folder / "reference.py")
+    name = str(path.relative_to(Path(__file__).parents[1]))
+    return Candidate(path.with_name(f"{problem.operator}.py"), name, name, problem.operator, path.read_text())
+
+
+def spread(medians: list[float]) -> float:
+    """The widest gap between the medians of one unit, in microseconds."""
+    return max(medians) - min(medians)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--judges", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    device = resolve_device(args.device)
+    units = panel(device.type)
+    seen: dict[tuple[str, str], list[float]] = {}
+    false, seconds, remeasured = [], [], 0
+    for time in range(args.times):
+        terms = Terms(Seeds().secret, 1, Budgets(), readiness=False)
+        pool = Pool([str(device)], args.judges, terms)
+        try:
+            for record in pool.judge(units):
+                seconds.append(record.seconds)
+                key = (record.operator, record.shape)
+                if record.verdict.status != "passed":
+                    false.append({"run": time, "operator": key[0], "shape": key[1], "reason": record.verdict.reason})
+                else:
+                    seen.setdefault(key, []).append(record.performance.median_us)
+                    remeasured += record.performance.remeasured is not None
+        finally:
+            pool.close()
+        print(f"run {time}: {len(false)} false verdicts so far", flush=True)
+    rows = [
+        {"operator": o, "shape": s, "median_us": statistics.median(m), "spread_us": spread(m), "runs": len(m)}
+        for (o, s), m in sorted(seen.items())
+    ]
+    judged = args.times * len(units)
+    record = {
+        "what": "honest kernels judged over and over: false verdicts and the spread of medians",
+        "command": f"python benchmarks/panel.py --device {args.device} --times {args.times} --judges {args.judges} "
+        f"--out results/{args.out.name}",
+        "date": now(),
+        "device": device_name(device),
+        "versions": versions(),
+        "units": len(units),
+        "judged": judged,
+        "false_verdicts": false,
+        "remeasured": remeasured,
+        "seconds_per_unit": statistics.fmean(seconds),
+        "panel": rows,
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    shares = [row["spread_us"] / row["median_us"] for row in rows if row["median_us"] >= 10]
+    small = [row["spread_us"] for row in rows if row["median_us"] < 10]
+    print(f"{judged} judged, {len(false)} false verdicts, {remeasured} measured twice")
+    if shares:
+        print(f"10 us and over: spread {statistics.median(shares):.1%} in the middle, {max(shares):.1%} at most")
+    if small:
+        print(f"under 10 us: spread {statistics.median(small):.2f} us in the middle, {max(small):.2f} us at most")
+
+
+if __name__ == "__main__":
+    main()
