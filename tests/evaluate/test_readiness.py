@@ -63,6 +63,7 @@ def test_confirmation_keeps_both_measurements_and_scores_the_second(full):
     record = full(HONEST, confirm=True)
     assert record.verdict.status == "passed"
     assert record.performance.median_us > 0 and record.confirm["median_us"] > 0
+    assert 0 < record.confirm["cold_start_seconds"] <= record.compile.seconds + 5
     roofline = record.roofline
     assert pytest.approx(roofline.roofline_us / record.confirm["median_us"]) == roofline.S
 

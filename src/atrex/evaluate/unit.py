@@ -72,6 +72,8 @@ class UnitJudge:
         self.performance: Performance | None = None
         self.readiness: dict[str, Any] | None = None
         self.confirmed: Performance | None = None
+        self.cold_start: float | None = None
+        """Seconds of import and first forward in the second process; known with --confirm."""
         self.log = ""
         self.chip = setup.chip
         self.phases: dict[str, float] = {}
@@ -186,7 +188,7 @@ class UnitJudge:
         seconds = self._load(worker)
         sizes = set()
         found = cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device, setup.fp8, purpose)
-        for name, make in found:
+        for i, (name, make) in enumerate(found):
             with self._phase("reference"):
                 case = expected(unit.problem, unit.shape, name, make(), setup.fp8)
                 bindings.synchronize()
@@ -204,9 +206,12 @@ class UnitJudge:
                 sizes.add(size)
             with self._phase("first_call" if self.compile is None else "call"):
                 answer = worker.ask({"op": "call"}, limit)
+            took = seconds + time.monotonic() - started
             if self.compile is None:
-                self._gate_compile(worker, answer, seconds + time.monotonic() - started)
+                self._gate_compile(worker, answer, took)
                 self.stage = Stage.RUNTIME
+            elif i == 0:  # a fresh process that finds its kernels built
+                self.cold_start = took
             with self._phase("compare"):
                 self._check(case, answer, bindings)
         self.compile.artifacts = self._artifacts(worker)[0]
@@ -386,6 +391,11 @@ class UnitJudge:
             return None
         return published_roofline(*work, problem.metadata.dtype, self.chip)
 
+    def _confirmation(self) -> dict[str, Any] | None:
+        if self.confirmed is None:
+            return None
+        return self.confirmed.model_dump(mode="json") | {"cold_start_seconds": self.cold_start}
+
     def _record(self, verdict: Verdict, seconds: float) -> UnitRecord:
         unit, setup = self.unit, self.setup
         passed = verdict.status is Status.PASSED
@@ -413,7 +423,7 @@ class UnitJudge:
             correctness=self.tally.record(correct) if ran else None,
             performance=self.performance if correct else None,
             readiness=self.readiness,
-            confirm=self.confirmed.model_dump(mode="json") if self.confirmed else None,
+            confirm=self._confirmation(),
             roofline=None if unit.held_out else self._score(median, scored=passed),
             adoption=found,
             seconds=seconds,
