@@ -3,7 +3,6 @@
 Used as a script (`python stub_gpu.py SCENARIO ...`) in a process of its own, since hooks and the driver are global.
 """
 
-import itertools
 import json
 import os
 import sys
@@ -13,43 +12,12 @@ from pathlib import Path
 
 def install() -> None:
     """Make every later Triton launch compile for sm_90 and end before the device."""
-    from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    handles = itertools.count(1)
+    from atrex.dsls.offline import parse_target
+    from atrex.dsls.offline.triton_launch import Driver
 
-    class Utils:
-        def load_binary(self, name, kernel, shared, device):
-            return object(), next(handles), 32, 0, 1024
-
-        def unload_module(self, module):
-            pass
-
-        def get_device_properties(self, device):
-            return {"max_shared_mem": 232448}
-
-    class Launcher:
-        def __init__(self, src, metadata):
-            pass
-
-        def __call__(self, x, y, z, stream, function, packed, metadata, enter, leave, *args):
-            if enter is not None:
-                enter(metadata)
-
-    class Driver:
-        utils = Utils()
-        launcher_cls = Launcher
-
-        def get_current_target(self):
-            return GPUTarget("cuda", 90, 32)
-
-        def get_current_device(self):
-            return 0
-
-        def get_current_stream(self, device):
-            return 0
-
-    driver.set_active(Driver())
+    driver.set_active(Driver(parse_target("sm_90")))
 
 
 def load(path):

@@ -11,7 +11,10 @@ from atrex.errors import UserError
         ("from triton import jit", "triton"),
         ("from torch.utils.cpp_extension import load", "cpp"),
         ("from torch.utils import cpp_extension", "cpp"),
-        ("import triton\nfrom triton.experimental import gluon\nfrom triton.experimental.gluon import language", "gluon"),
+        (
+            "import triton\nfrom triton.experimental import gluon\nfrom triton.experimental.gluon import language",
+            "gluon",
+        ),
         ("import cutlass.cute as cute\nimport torch", "cutedsl"),
         ("import flydsl.compiler as flyc", "flydsl"),
         ("from torch.utils.cpp_extension import load_inline\nload_inline('k', [''], cuda_sources=[''])", "cuda"),

@@ -128,6 +128,11 @@ def capability(target: Target) -> tuple[int, int]:
     return divmod(target.capability, 10)
 
 
+def _uncompiled(model: Any = None, **options: Any) -> Any:
+    """In place of torch.compile: what it would generate is no kernel of the candidate's own."""
+    return model if model is not None else lambda function: function
+
+
 def _refuse(what: str) -> Callable:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise Undetermined(f"{what} needs a device")
@@ -185,6 +190,7 @@ def standing_in(target: Target) -> Iterator[None]:
         for name, answer in answers.items():
             replace(undo, torch.cuda, name, answer)
         replace(undo, torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
+        replace(undo, torch, "compile", _uncompiled)
         replace(undo, torch.version, "hip", "6.4" if target.backend == "hip" else None)
         replace(undo, torch.version, "cuda", "13.0" if target.backend == "cuda" else None)
         undo.enter_context(_Indexed())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import atrex.dsls
 from atrex.compile import device, pointers
 from atrex.compile.child import Task, model_of
 from atrex.compile.inputs import operands
@@ -31,10 +33,23 @@ class Elsewhere(contextlib.ExitStack):
         torch.set_grad_enabled(False)
         self.enter_context(device.standing_in(self._target))
         self.enter_context(pointers.given(self._target, self._values))
-        session = self._dsl.instrument(Path(self._task.scratch), Path(self._task.source))
-        self.callback(session.close)
-        self.enter_context(self._dsl.compiling(self._target, session, self._log))
+        self.session = self._dsl.instrument(Path(self._task.scratch), Path(self._task.source))
+        self.callback(self.session.close)
+        self._keep_others_from_the_device()
+        self.enter_context(self._dsl.compiling(self._target, self.session, self._log))
         return self
+
+    def _keep_others_from_the_device(self) -> None:
+        """Other DSLs that the candidate uses beside its own compile too, and what they compile is not its artifact."""
+        source = Path(self._task.source)
+        for name in atrex.dsls.mentioned(source.read_text()):
+            other = atrex.dsls.get(name)
+            apart = other.package != self._dsl.package and other.compiles_for(self._target)
+            if apart and other.lacks(self._target) is None:
+                os.environ.update(other.offline_env(self._target, Path(self._task.scratch)))
+                session = other.instrument(Path(self._task.scratch), source)
+                self.callback(session.close)
+                self.enter_context(other.compiling(self._target, session, Attempts()))
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Call with every new tensor fake."""

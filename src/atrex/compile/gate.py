@@ -24,6 +24,7 @@ from atrex.dsls.offline import Target
 from atrex.errors import UserError
 
 _LOG_TAIL = 4 << 10
+_START = 120.0  # seconds for imports, before a shape is begun
 _PASSED_ON = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "CC", "CXX", "OMP_NUM_THREADS")
 
 
@@ -136,13 +137,13 @@ def _child(scratch: Path, log: Any) -> Iterator[tuple[subprocess.Popen, int]]:
 
 
 def _lines(fd: int, limit: float) -> Iterator[dict[str, Any]]:
-    """JSON lines until the other side closes; `died` when none comes for `limit` seconds."""
+    """JSON lines until the other side closes; `died` when none comes for `limit` seconds, or the first for `_START`."""
     pending = b""
-    deadline = time.monotonic() + limit
+    deadline, why = time.monotonic() + _START, f"it did not start within {_START:g} s"
     while True:
         ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
-            yield {"died": f"did not compile within {limit:g} s"}
+            yield {"died": why}
             return
         data = os.read(fd, 1 << 16)
         if not data:
@@ -151,7 +152,7 @@ def _lines(fd: int, limit: float) -> Iterator[dict[str, Any]]:
         *lines, pending = pending.split(b"\n")
         for line in lines:
             yield json.loads(line)
-            deadline = time.monotonic() + limit
+            deadline, why = time.monotonic() + limit, f"did not compile within {limit:g} s"
 
 
 def _how(status: int, log: Any) -> str:

@@ -27,8 +27,8 @@ class Host(contextlib.ExitStack):
     def __enter__(self) -> Host:
         super().__enter__()
         torch.set_grad_enabled(False)
-        self._session = self._dsl.instrument(Path(self._task.scratch), Path(self._task.source))
-        self.callback(self._session.close)
+        self.session = self._dsl.instrument(Path(self._task.scratch), Path(self._task.source))
+        self.callback(self.session.close)
         return self
 
     def run(self, call: Callable[[], Any]) -> Any:
@@ -37,12 +37,12 @@ class Host(contextlib.ExitStack):
     def shape(self, module: Any, problem: Problem, shape: Shape) -> None:
         """Build the Model; where that has built no artifact, run it once on the shape's operands."""
         model = model_of(module, dict(shape.init_kwargs)).eval()
-        if not self._session.artifacts():
+        if not self.session.artifacts():
             size = problem.work(shape).total_bytes
             if size > _LARGEST:
                 raise Undetermined(f"it is built in forward, and this shape moves {size >> 20} MiB")
             model(*problem.make_inputs(shape, 0, "cpu").values())
-        for name in self._session.missing():
+        for name in self.session.missing():
             self._log.failed(name, "so", "launched without a completed artifact")
-        for row in self._session.artifacts():
+        for row in self.session.artifacts():
             self._log.note(row)

@@ -91,6 +91,8 @@ class KnownValues(TorchDispatchMode):
 
     def _dispatch(self, func: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None) -> Any:
         kwargs = dict(kwargs or {})
+        if func.namespace == "prim":  # what kind of tensor it is: the copy on the host is of another
+            return func(*args, **kwargs)
         tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         values = [self.value(t) for t in tensors]
         real: Any = None

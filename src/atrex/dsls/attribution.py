@@ -53,8 +53,9 @@ def sure(name: str) -> Owner | None:
     return None
 
 
-def classify(name: str, target: frozenset[str] | set[str] = frozenset(), dsl: frozenset[str] | set[str] = frozenset()
-             ) -> Owner:
+def classify(
+    name: str, target: frozenset[str] | set[str] = frozenset(), dsl: frozenset[str] | set[str] = frozenset()
+) -> Owner:
     """Owner of the kernel `name`, given the names seen compiled from the candidate (`target`) and elsewhere (`dsl`).
 
     A name in both sets cannot be told apart and counts as `dsl`. Target names that are a vendor's or PyTorch's beyond

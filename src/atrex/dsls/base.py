@@ -159,21 +159,26 @@ def default_for(device: str) -> str:
     return "cpp" if device.split(":")[0] == "cpu" else "triton"
 
 
-def infer(source: str) -> str | None:
-    """The DSL that a candidate's source text is written in, from its imports; None when they name none.
+def mentioned(source: str) -> dict[str, int]:
+    """DSLs that a candidate's source text names by its imports, each with how specifically.
 
-    A source that does not parse gives None: the compile gate reports the syntax error.
+    A source that does not parse names none: the compile gate reports the syntax error.
     """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return None
+        return {}
     imports = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             imports.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             imports.update(f"{node.module}.{alias.name}" for alias in node.names)
-    scored = [(_REGISTRY[name].matches(imports, tree), name) for name in names()]
-    best, name = max(scored, default=(0, None))
-    return name if best else None
+    found = {name: _REGISTRY[name].matches(imports, tree) for name in names()}
+    return {name: score for name, score in found.items() if score}
+
+
+def infer(source: str) -> str | None:
+    """The DSL that a candidate's source text is written in, from its imports; None when they name none."""
+    found = mentioned(source)
+    return max(found, key=lambda name: (found[name], name)) if found else None

@@ -192,9 +192,10 @@ class Cutedsl(DSL):
         return {"CUTE_DSL_ARCH": arch if arch.startswith("sm_") else f"{target.arch}a"}
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
+        from cuda.pathfinder import DynamicLibNotFoundError
         from cutlass.base_dsl.common import DSLCudaRuntimeError
 
-        return (DSLCudaRuntimeError,)
+        return DSLCudaRuntimeError, DynamicLibNotFoundError
 
     @contextlib.contextmanager
     def compiling(self, target: Target, session: CutedslSession, log: Attempts) -> Iterator[None]:
@@ -204,6 +205,7 @@ class Cutedsl(DSL):
 
         def load(function: Any, device: Any = None) -> _Nothing:
             built = session.of(function)
+            built.launched = True
 
             def launched() -> None:
                 for name in built.kernels:

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from atrex.dsls.offline import Attempts, Target
 
 _LINKERS = ("ld.lld", "ld.lld-22", "ld.lld-21", "ld.lld-20", "ld.lld-19")  # LLVM 18 and older do not know the ABI
+_LDS = re.compile(r'#gpu\.kernel_metadata<"([^"]+)"[^}]*?group_segment_fixed_size = (\d+)')
 
 
 @dataclass
@@ -48,6 +50,11 @@ class _Built:
     @functools.cached_property
     def symbols(self) -> set[str]:
         return functions(self.code)
+
+    @functools.cached_property
+    def shared_bytes(self) -> dict[str, int]:
+        """LDS that each kernel takes, as the compiler's own metadata says."""
+        return {name: int(size) for name, size in _LDS.findall(self.artifact._ir_text)}
 
 
 class FlydslSession(Session):
@@ -226,6 +233,12 @@ class Flydsl(DSL):
         def note(built: _Built) -> None:
             for name, file in built.kernels.items():
                 if session.is_target(file) and name in built.symbols:
+                    if (taken := built.shared_bytes.get(name, 0)) > target.shared_bytes:
+                        error = RuntimeError(
+                            f"{name} takes {taken} bytes of LDS, {target.arch} has {target.shared_bytes}"
+                        )
+                        log.failed(name, "hsaco", error)
+                        raise error  # as the driver would refuse to load it
                     log.compiled(name, "hsaco", built.code)
 
         compile_module = MlirCompiler.compile.__func__

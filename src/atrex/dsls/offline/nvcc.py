@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import os
 import re
 import subprocess
@@ -34,25 +35,21 @@ def compiling(target: Target, log: Attempts, nvcc: str) -> Iterator[None]:
 
     built: dict[str, _Library] = {}
 
-    def jit_compile(
-        name: str, sources: Any, extra_cflags: Any, extra_cuda_cflags: Any, *rest: Any, **named: Any
-    ) -> Any:
-        # Beyond these four, versions of torch differ in what they pass and how.
-        paths = [sources] if isinstance(sources, str) else list(sources)
-        include = named.get("extra_include_paths") or _first_list_of_folders(rest)
-        flags = [*extension.COMMON_NVCC_FLAGS, "-std=c++17", *_flags(extra_cuda_cflags or ())]
-        made = []
-        for path in paths:
-            if str(path).endswith((".cu", ".cuh")):
-                made.append((Path(path).name, _cubin(nvcc, Path(path), target, flags, include, log)))
+    original = inspect.signature(extension._jit_compile)
+
+    def jit_compile(*args: Any, **kwargs: Any) -> Any:
+        given = original.bind(*args, **kwargs).arguments
+        name, sources = given["name"], given["sources"]
+        paths = [Path(path) for path in ([sources] if isinstance(sources, str) else sources)]
+        flags = [*extension.COMMON_NVCC_FLAGS, "-std=c++17", *_flags(given["extra_cuda_cflags"] or ())]
+        folders = list(given["extra_include_paths"] or ())
+        device = [path for path in paths if path.suffix == ".cu"]
+        made = [(path.name, _cubin(nvcc, path, target, flags, folders, log)) for path in device]
         library = _Library(name, made, log)
         library.note()
-        where = str(Path(named.get("build_directory") or Path(paths[0]).parent) / f"{name}.so")
+        where = os.path.join(given["build_directory"], f"{name}.so")
         built[os.path.realpath(where)] = library
-        python_module = named.get(
-            "is_python_module", next((x for x in reversed(rest[:-1]) if isinstance(x, bool)), True)
-        )
-        return _Module(library) if python_module else where
+        return _Module(library) if given["is_python_module"] else where
 
     load_library = ctypes.CDLL
 
@@ -77,24 +74,21 @@ def compiling(target: Target, log: Attempts, nvcc: str) -> Iterator[None]:
         yield
 
 
-def _cubin(
-    nvcc: str, path: Path, target: Target, flags: Sequence[str], include: Sequence[str], log: Attempts
-) -> bytes | None:
-    """The cubin of one file; None for a file without device code. Raises Undetermined or RuntimeError."""
+def _cubin(nvcc: str, path: Path, target: Target, flags: Sequence[str], folders: Sequence[str], log: Attempts) -> bytes:
+    """The cubin of one file. Raises Undetermined or RuntimeError."""
     source = path.read_text()
-    needs_torch = bool(_TORCH_HEADER.search(source.removeprefix(_IMPLICIT)))
-    if source.startswith(_IMPLICIT) and not needs_torch:
-        path = path.with_suffix(".device.cu")
-        path.write_text(source.replace("#include <torch/types.h>\n", "", 1))
-    folders = list(include) + (_torch_folders() if needs_torch else [])
-    out = path.with_suffix(f".{target.name}.cubin")
+    device = source.replace("#include <torch/types.h>\n", "", 1) if source.startswith(_IMPLICIT) else source
+    needs_torch = bool(_TORCH_HEADER.search(device))
+    alone, out = path.with_suffix(".device.cu"), path.with_suffix(f".{target.name}.cubin")
+    alone.write_text(source if needs_torch else device)
+    include = [*folders, *(_torch_folders() if needs_torch else ())]
     command = [nvcc, "-cubin", f"-arch={target.name if target.name.startswith('sm_') else target.arch}"]
-    command += ["-o", str(out), *flags, *(f"-I{folder}" for folder in folders), str(path)]
+    command += ["-o", str(out), *flags, *(f"-I{folder}" for folder in include), str(alone)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 0:
         return out.read_bytes()
     said = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line or "fatal" in line]
-    reason = one_line(said[0] if said else done.stderr or f"nvcc exited with status {done.returncode}")
+    reason = one_line(said[0].replace(str(alone), path.name) if said else done.stderr)
     if needs_torch:
         raise Undetermined(f"{path.name} includes torch's headers, whose CUDA part is not here: {reason}")
     log.failed(path.name, "cubin", reason)
@@ -119,23 +113,15 @@ def _flags(asked: Sequence[str]) -> Iterator[str]:
             yield flag
 
 
-def _first_list_of_folders(arguments: Sequence[Any]) -> list[str]:
-    for x in arguments:
-        if isinstance(x, list | tuple) and x and all(isinstance(p, str) and os.path.isdir(p) for p in x):
-            return list(x)
-    return []
-
-
 class _Library:
     """What one call of the loader would have built."""
 
-    def __init__(self, name: str, cubins: list[tuple[str, bytes | None]], log: Attempts):
+    def __init__(self, name: str, cubins: list[tuple[str, bytes]], log: Attempts):
         self.name, self._cubins, self._log = name, cubins, log
 
     def note(self) -> None:
         for name, content in self._cubins:
-            if content:
-                self._log.compiled(name, "cubin", content)
+            self._log.compiled(name, "cubin", content)
 
 
 def _ends(library: _Library) -> Callable[..., Any]:

@@ -34,7 +34,7 @@ def compiling(
 
     with contextlib.ExitStack() as undo:
         undo.callback(vars(driver).update, dict(vars(driver)))  # `active` itself would look for a device
-        driver.set_active(_Driver(target))
+        driver.set_active(Driver(target))
         replace(undo, Autotuner, "do_bench", property(lambda tuner: once))
         for module in (triton.testing, triton):
             for name in ("do_bench", "do_bench_cudagraph"):
@@ -122,7 +122,7 @@ class _Launcher:
             leave(metadata)
 
 
-class _Driver:
+class Driver:
     """What Triton asks of an active driver, answered for a chip that is not here."""
 
     launcher_cls = _Launcher
