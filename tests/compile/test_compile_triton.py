@@ -75,6 +75,7 @@ CANDIDATES = {
                   "fill[(self.table.tolist()[-1],)](self.weight, N=16)"),
     "tuned": {"source": TUNED, "dsl": "triton", "target": "sm_90a"},
     "broken": body("fill[(1,)](operands[0], N=33)"),
+    "swallowed": body("try:\n    fill[(1,)](operands[0], N=33)\nexcept Exception:\n    pass\nreturn operands[0] * 2"),
     "wrong": body("fill[(1,)](operands[0].no_such_method(), N=32)"),
     "torch": body("return operands[0] * 2"),
     "missing": body("import no_such_package"),
@@ -139,6 +140,11 @@ def test_a_kernel_that_does_not_compile_fails_with_the_compiler_s_reason(seen):
     status, reason, artifacts = outcome(seen, "broken")
     assert status == "failed" and "CompilationError" in reason and "power of 2" in reason
     assert [(a["name"], bool(a["reason"])) for a in artifacts] == [("fill", True)]
+
+
+def test_a_fallback_does_not_hide_that_the_kernel_did_not_compile(seen):
+    status, reason, _ = outcome(seen, "swallowed")
+    assert status == "failed" and "power of 2" in reason
 
 
 def test_launch_code_that_raises_fails(seen):

@@ -48,6 +48,14 @@ def test_a_process_that_dies_is_that_shape_s_failure():
     assert "killed by SIGSEGV" in found[1].reason
 
 
+def test_what_ends_the_import_ends_it_for_every_shape():
+    made = job("pass")
+    dying = Job(**{**vars(made), "source": "import os\nos._exit(3)"})
+    found = compile_candidate(dying, 60.0)
+    assert [o.status for o in found] == ["failed"] * 3
+    assert {o.reason for o in found} == {"the compiling process exited with status 3"}
+
+
 def test_a_candidate_that_does_not_build_fails_with_the_reason():
     found = compile_candidate(job("raise ValueError('no such tile')", ("46",)), 60.0)
     assert (found[0].status, found[0].reason) == ("failed", "ValueError: no such tile")

@@ -89,17 +89,25 @@ def compile_all(task: Task, place: Any, log: Any, answers: _Answers, device_erro
     from atrex.problems.load import load_problem
 
     problem = load_problem(task.folder)
-    imported: Any = None
-    at_import: list[Any] = []
+    module: Any = None
+    at_import, import_error = [], None
     for shape_id in task.shapes:
         answers.send(begun=shape_id)
         started = time.monotonic()
         log.begin(at_import)
         with _judged(device_errors) as verdict:
-            if imported is None:
-                imported = place.run(lambda: _import(Path(task.source)))
-                at_import = log.all()
-            place.shape(imported, problem, problem.shape(shape_id))
+            if import_error is not None:
+                raise import_error
+            if module is None:
+                try:
+                    module = place.run(lambda: _import(Path(task.source)))
+                except BaseException as error:
+                    import_error = error
+                    raise
+                finally:
+                    at_import = log.all()
+                answers.send(imported=True)
+            place.shape(module, problem, problem.shape(shape_id))
         status, reason = verdict.of(log)
         attempts = [attempt.as_dict() for attempt in log.all()]
         seconds = time.monotonic() - started
@@ -124,15 +132,17 @@ class Verdict:
     def of(self, log: Any) -> tuple[str, str]:
         """(status, reason) given what was compiled meanwhile.
 
-        What was compiled and failed to be is a failure only where the candidate did not survive it: an autotuner may
-        try what does not compile. A forward that compiled nothing has not been shown to compile.
+        An artifact that failed is a failure only where nothing else was compiled or the candidate did not survive it:
+        an autotuner may try what does not fit. A forward that compiled nothing has not been shown to compile.
         """
         from atrex.dsls.offline.attempts import Enough, Undetermined, one_line
 
         error = self.error
-        done = [attempt for attempt in log.all() if not attempt.reason]
         if error is None or isinstance(error, Enough):
-            return ("compiled", "") if done else ("undetermined", "forward launched no kernel of the target DSL")
+            if any(not attempt.reason for attempt in log.all()):
+                return "compiled", ""
+            lost = [attempt.reason for attempt in log.all()]  # the candidate went on without it
+            return ("failed", lost[0]) if lost else ("undetermined", "forward launched no kernel of the target DSL")
         if cause := _cause(error, Undetermined):
             return "undetermined", str(cause)
         if cause := _cause(error, self.device_errors):

@@ -75,10 +75,12 @@ def compile_candidate(
         return outcomes
     with tempfile.TemporaryDirectory(prefix="atrex-compile-") as folder:
         while waiting:
-            begun, why = None, ""
+            begun, imported, why = None, False, ""
             for message in _answers(job, waiting, Path(folder), limit):
                 if "begun" in message:
                     begun = message["begun"]
+                elif "imported" in message:
+                    imported = True
                 elif "ended" in message:
                     shape, begun = message.pop("ended"), None
                     waiting.remove(shape)
@@ -86,8 +88,9 @@ def compile_candidate(
                 else:
                     why = message["died"]
             if begun is not None:
-                waiting.remove(begun)
-                add(begun, "failed", reason=why)
+                for shape in [begun] if imported else waiting:  # what ends its import ends it for every shape
+                    add(shape, "failed", reason=why)
+                waiting = [shape for shape in waiting if imported and shape != begun]
             elif waiting:  # before it saw the candidate
                 raise UserError(f"no compiling process could be started: {why}")
     return outcomes

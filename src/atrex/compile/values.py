@@ -98,7 +98,7 @@ class KnownValues(TorchDispatchMode):
         real: Any = None
         if all(v is not None for v in values) and self._may_run(func, values):
             real = self._run(func, args, kwargs)
-        elif any(v is not None for v in values):
+        if real is None:
             for tensor in _written(func, args, kwargs):
                 self.forget(tensor)
         if real is not None and not isinstance(real, torch.Tensor) and _plain(real):
