@@ -41,7 +41,9 @@ def float_ratio(oracle: torch.Tensor, declared: torch.Tensor, got: torch.Tensor,
         worst.add("element", error / bound, error, bound, part.start * cols)
 
         row_error = _rms(error.masked_fill(~regular, 0), count)
-        ulp = (info.eps * torch.exp2(torch.frexp(rms).exponent.to(torch.float64) - 1)).masked_fill_(rms == 0, 0)
+        # Of every element at most eps of its size: were it one at the row's RMS, a kernel one unit off in the element
+        # that rules a row would fail.
+        ulp = info.eps * rms
         row_bound = rule.rms_factor * base_rms + rule.ulps * ulp + rule.rms_floor * rms + floor
         row_bound.clamp_(min=smallest)
         # A row's verdict is shown at its worst element, with the row's own figures as error and bound.

@@ -35,7 +35,7 @@ class FloatCompare(_Strict):
     """Scale-aware comparison with a float64 oracle; docs/decisions/0001-comparison.md argues the constants.
 
     Per element: |o - r| <= element_rms * RMS_row(r) + element_rtol * |r|.
-    Per row: RMS(o - r) <= rms_factor * RMS(b - r) + ulps * ulp(RMS_row(r)) + rms_floor * RMS_row(r).
+    Per row: RMS(o - r) <= rms_factor * RMS(b - r) + ulps * eps * RMS_row(r) + rms_floor * RMS_row(r).
     """
 
     kind: Literal["float"]

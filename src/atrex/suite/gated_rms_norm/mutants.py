@@ -17,6 +17,7 @@ WRONG = {
     "eps ten times too large": ("+ self.eps)", "+ 10 * self.eps)"),
     "scale of the row before": ("keepdim=True) + self.eps)", "keepdim=True) + self.eps).roll(1, 0)"),
 }
+SURVIVORS = {"gate left out": "the same thing where the gate comes before the norm"}
 
 
 class _ByTorch(torch.nn.Module):
