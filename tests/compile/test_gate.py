@@ -48,6 +48,16 @@ def test_a_process_that_dies_is_that_shape_s_failure():
     assert "killed by SIGSEGV" in found[1].reason
 
 
+def test_a_candidate_writes_nowhere_but_in_its_own_folder(tmp_path):
+    held = []
+    act = f"open({str(tmp_path / 'elsewhere')!r}, 'w')"
+    found = compile_candidate(job(act, ("46",)), 60.0, held=held.append)
+    if held[0]["files"] == "unconfined":
+        pytest.skip("files are not confined here: Landlock is missing")
+    assert found[0].status == "failed" and "PermissionError" in found[0].reason
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_what_ends_the_import_ends_it_for_every_shape():
     made = job("pass")
     dying = Job(**{**vars(made), "source": "import os\nos._exit(3)"})

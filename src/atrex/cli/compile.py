@@ -108,6 +108,7 @@ def _by_target(asked: list[Target]) -> str:
 
 def _run(jobs: list[Job], timeout: float) -> list[Outcome]:
     from atrex.compile.gate import compile_candidate
+    from atrex.evaluate.confine import warning
 
     total = sum(len(job.shapes) for job in jobs)
     outcomes: list[Outcome] = []
@@ -119,8 +120,15 @@ def _run(jobs: list[Job], timeout: float) -> list[Outcome]:
         detail = outcome.reason or f"{done} artifact{'s' * (done != 1)}, {outcome.seconds:.1f} s"
         print(f"[{len(outcomes)}/{total}]  {what}  {detail[:200]}", file=sys.stderr, flush=True)
 
+    warned: set[str | None] = {None}
+
+    def held(what: dict[str, Any]) -> None:
+        if (line := warning(what)) not in warned:
+            warned.add(line)
+            print(line, file=sys.stderr, flush=True)
+
     for job in jobs:
-        compile_candidate(job, timeout, tell)
+        compile_candidate(job, timeout, tell, held)
     return outcomes
 
 

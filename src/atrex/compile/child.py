@@ -7,12 +7,10 @@ elsewhere. Hooks and stand-ins are global, so that a process serves one candidat
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import inspect
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -20,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import atrex
 from atrex.errors import UserError
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def main(fd: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
     os.environ["HOME"] = task.scratch
     os.chdir(task.scratch)
-    _alone()
+    answers.send(held=_confine(task))
 
     import atrex.dsls
     from atrex.dsls.offline import Attempts, Undetermined, parse_target
@@ -74,14 +71,16 @@ def main(fd: int) -> None:
         compile_all(task, place, log, answers, dsl.device_errors())
 
 
-def _alone() -> None:
-    """A session of its own, so that compilers end with this process, and this process with its parent.
+def _confine(task: Task) -> dict[str, Any]:
+    """As a worker on the CPU, but that the problems can be read: operands are drawn here, and nothing is judged."""
+    from atrex.evaluate import confine
+    from atrex.evaluate.confine.grants import imported_roots, read_roots
 
-    Candidates run here with the rights of whoever started the command, as they do when imported by hand; a confinement
-    such as the judge's workers have would be entered at this point.
-    """
-    os.setsid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    suite = str(Path(atrex.__file__).resolve().parent / "suite")
+    me = os.getppid()
+    ground = confine.Ground(zygote=me, judge=me, roots=tuple(sorted({*read_roots(), *imported_roots()})))
+    limits = confine.Limits.of_this_machine(task.scratch)
+    return confine.enter(ground, confine.Terms("cpu", (task.scratch,), limits, readable=(suite, task.folder)))
 
 
 def compile_all(task: Task, place: Any, log: Any, answers: _Answers, device_errors: tuple = ()) -> None:

@@ -53,8 +53,9 @@ def compile_candidate(
     job: Job,
     limit: float,
     tell: Callable[[Outcome], None] = lambda outcome: None,
+    held: Callable[[dict[str, Any]], None] = lambda held: None,
 ) -> list[Outcome]:
-    """An outcome for every shape of a job, in order, each told as it is there.
+    """An outcome for every shape of a job, in order, each told as it is there; `held` gets what confines a process.
 
     `limit` is in seconds, for one shape. A shape that ends its process (a compiler that crashes) fails, and the next
     one gets another process. Raises UserError when the DSL has no code for the target, or no process can be started.
@@ -77,7 +78,9 @@ def compile_candidate(
         while waiting:
             begun, imported, why = None, False, ""
             for message in _answers(job, waiting, Path(folder), limit):
-                if "begun" in message:
+                if "held" in message:
+                    held(message["held"])
+                elif "begun" in message:
                     begun = message["begun"]
                 elif "imported" in message:
                     imported = True
@@ -170,7 +173,7 @@ def _how(status: int, log: Any) -> str:
 
 def _kill(child: subprocess.Popen) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        if os.getpgid(child.pid) == child.pid:  # it has made a session of its own, in which its compilers run
+        if os.getpgid(child.pid) == child.pid:  # it is confined, in a session of its own with its compilers
             os.killpg(child.pid, signal.SIGKILL)
     child.kill()
     child.wait()
