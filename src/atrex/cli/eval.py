@@ -33,6 +33,10 @@ def evaluate(
     judges: Annotated[
         int, typer.Option(min=1, help="Judges per device: they compile and check side by side, and time alone.")
     ] = 1,
+    engine: Annotated[str, typer.Option(help="local, or ray: judges on the devices of a Ray cluster.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster; default: RAY_ADDRESS, else one on this machine.")
+    ] = None,
     require_locked: Annotated[
         bool, typer.Option("--require-locked", help="Refuse a device whose clocks are not known to be locked.")
     ] = False,
@@ -83,6 +87,8 @@ def evaluate(
             confirm=confirm,
             require_locked=require_locked,
             judges=judges,
+            engine=engine,
+            address=address,
         )
         from atrex.report.live import Progress
 

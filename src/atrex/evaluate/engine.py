@@ -14,7 +14,7 @@ from atrex.evaluate.setup import Setup
 from atrex.evaluate.unit import Unit, UnitJudge
 from atrex.problems.model import Suite
 from atrex.roofline.work import Work
-from atrex.scoring.records import UnitRecord
+from atrex.scoring.records import Status, UnitRecord, Verdict
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,22 @@ def _clocks(setup: Setup):
     from atrex.profiling.nvml import clocks
 
     return lambda: clocks(setup.device.index)
+
+
+def lost(name: UnitName, device: str, chip: str, reason: str, node: str | None = None) -> UnitRecord:
+    """The record of a unit that no judge could finish."""
+    return UnitRecord(
+        candidate=name.candidate.name,
+        candidate_sha256=name.candidate.sha256,
+        operator=name.operator,
+        shape=name.shape,
+        held_out=name.held_out,
+        device=device,
+        node=node,
+        chip=chip,
+        dsl=name.dsl,
+        verdict=Verdict(status=Status.ERROR, category="unstable", reason=reason),
+    )
 
 
 BUSY_SHARE = 0.5  # of the cited bandwidth: a quiet device copies at 80 to 95 % of it

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from atrex.errors import UserError
-from atrex.evaluate.engine import Terms, UnitName, judge_unit, measured, predicted_seconds
+from atrex.evaluate.engine import Terms, UnitName, judge_unit, lost, measured, predicted_seconds
 from atrex.evaluate.unit import Unit
-from atrex.scoring.records import Status, UnitRecord, Verdict
+from atrex.scoring.records import UnitRecord
 
 _START_SECONDS = 180.0
 _CONTEXT = multiprocessing.get_context("spawn")  # a fork of a process with a device is not usable
@@ -173,17 +173,7 @@ class Pool:
 
     def _lost(self, name: UnitName, judge: _Judge) -> UnitRecord:
         reason = f"two judges ended while they had it in hand, the last with exit code {judge.process.exitcode}"
-        return UnitRecord(
-            candidate=name.candidate.name,
-            candidate_sha256=name.candidate.sha256,
-            operator=name.operator,
-            shape=name.shape,
-            held_out=name.held_out,
-            device=judge.device,
-            chip=self.measured["devices"][judge.device]["chip"],
-            dsl=name.dsl,
-            verdict=Verdict(status=Status.ERROR, category="unstable", reason=reason),
-        )
+        return lost(name, judge.device, self.measured["devices"][judge.device]["chip"], reason)
 
 
 def serve(connection: Connection, device: str, lease_path: str) -> None:

@@ -49,6 +49,8 @@ class Request:
     confirm: bool = False
     require_locked: bool = False
     judges: int = 1
+    engine: str = "local"
+    address: str | None = None
 
     @property
     def devices(self) -> list[str]:
@@ -93,7 +95,7 @@ def run(
     every record, `watch` when a device begins a unit (None: it has no more).
     """
     request = request.effective()
-    devices = [resolve_device(name) for name in request.devices]
+    devices = _devices(request)
     for device in devices if request.require_locked else ():
         _require_locked(device)
     suite = load_suite(request.suite)
@@ -113,6 +115,7 @@ def run(
         if waiting:
             engine = _engine(request, devices, _terms(request, seeds, candidates), zygote, watch)
             try:
+                _same_chip(records, engine.measured)
                 _note(about, directory, engine.measured)
                 if line := warning(engine.measured["confinement"]):
                     print(line, file=sys.stderr)
@@ -133,6 +136,28 @@ def run(
     return Outcome(records, about, directory.path if directory else None, interrupted)
 
 
+def _devices(request: Request) -> list[torch.device]:
+    """The devices of this machine that `request` names; of a cluster, only their kind."""
+    if request.engine not in ("local", "ray"):
+        raise UserError(f"--engine {request.engine}: expected local or ray")
+    if request.engine == "local":
+        if request.address is not None:
+            raise UserError("--address is a Ray cluster's: it needs --engine ray")
+        return [resolve_device(name) for name in request.devices]
+    if request.require_locked:
+        raise UserError("--require-locked looks at the devices of this machine: it needs --engine local")
+    if request.device not in ("cpu", "cuda", "cuda:0", "cuda:all"):
+        raise UserError(f"--device {request.device}: Ray chooses the devices; expected cpu or cuda")
+    return [torch.device(request.device.split(":")[0])]
+
+
+def _same_chip(records: list[UnitRecord], measured: dict[str, Any]) -> None:
+    """A resumed run goes on with the chip that it has begun with."""
+    other = next((r.chip for r in records if r.chip != measured["chip"]), None)
+    if other:
+        raise UserError(f"--resume: the run was begun on {other}, here is {measured['chip']}; continue it on {other}")
+
+
 def _terms(request: Request, seeds: Seeds, candidates: list[Candidate]) -> Terms:
     hidden = {str(candidate.path.resolve()) for candidate in candidates}
     hidden |= {str(path.resolve()) for path in (request.out, request.suite) if path}
@@ -143,6 +168,10 @@ def _terms(request: Request, seeds: Seeds, candidates: list[Candidate]) -> Terms
 
 
 def _engine(request: Request, devices: list[torch.device], terms: Terms, zygote: Zygote | None, watch: Watch) -> Engine:
+    if request.engine == "ray":
+        from atrex.evaluate.ray_engine import RayEngine
+
+        return RayEngine(devices[0].type, request.judges, terms, request.address, watch)
     if len(devices) > 1 or request.judges > 1:
         return Pool([str(device) for device in devices], request.judges, terms, watch)
     setup = prepare(
@@ -179,7 +208,7 @@ def _about(request: Request, devices: list[torch.device], plan: Plan, suite_vers
         "suite_version": suite_version,
         "suite_hash": suite_hash(request.suite),
         "device": request.device,
-        "device_name": device_name(devices[0]),
+        "device_name": device_name(devices[0]) if request.engine == "local" else "a Ray cluster",
         "versions": versions(),
         "candidates": list(candidates.values()),
         "planned": [[u.problem.operator, u.shape.id] for u in units],

@@ -52,7 +52,7 @@ class Board:
         self.planned = planned
         self.counts[record.verdict.status] += 1
         self.before = done - sum(self.counts.values())
-        at = self.devices.setdefault(record.device, [])
+        at = self.devices.setdefault(record.node or record.device, [])
         name = f"{record.operator}/{record.shape}"
         if name in at:
             at.remove(name)

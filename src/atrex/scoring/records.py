@@ -131,7 +131,7 @@ class Adoption(_Record):
 
 
 class UnitRecord(_Record):
-    """One judged unit. `seconds` is what it took in all, `phases` where that went.
+    """One judged unit. `seconds` is what it took in all, `phases` where that went, `node` which one of a cluster.
 
     `held_out` units count in no figure but `generalizes`.
     """
@@ -143,6 +143,7 @@ class UnitRecord(_Record):
     origin: str = "published"
     held_out: bool = False
     device: str
+    node: str | None = None
     chip: str
     dsl: str
     verdict: Verdict
