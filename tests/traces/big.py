@@ -54,7 +54,7 @@ LAYER = [
     ("RowParallelLinear", 3, ["aten::linear", "aten::matmul", "aten::mm"],
      "nvjet_tst_128x16_64x8_2x1_v_bz_TNT", [132, 1, 1], [384, 1, 1], 30.4),
 ]  # fmt: skip
-FRAMES_A_CALL = 3  # torch/nn/modules/module.py frames around every module
+FRAMES_A_CALL = 4  # torch/nn/modules/module.py frames around every module
 
 
 def write(path: Path, events: int, layers: int = 36, step_name: str = "step[DECODE bs=16]") -> dict[str, int]:
@@ -73,8 +73,8 @@ def write(path: Path, events: int, layers: int = 36, step_name: str = "step[DECO
     def event(cat: str, name: str, start: int, dur: int, args: str) -> str:
         counts[cat] += 1
         return (
-            f'  {{\n    "ph": "X", "cat": "{cat}", "name": "{name}", "pid": {pid}, "tid": {pid},\n'
-            f'    "ts": {us(start)}, "dur": {us(dur)},\n    "args": {{\n      {args}\n    }}\n  }}'
+            f'{{"ph": "X", "cat": "{cat}", "name": "{name}", "pid": {pid}, "tid": {pid}, '
+            f'"ts": {us(start)}, "dur": {us(dur)}, "args": {{{args}}}}}'
         )
 
     with path.open("w", encoding="utf-8") as out:
@@ -120,12 +120,12 @@ def write(path: Path, events: int, layers: int = 36, step_name: str = "step[DECO
                         now += 300
                         python += 1
                         index += 1
-                        if frame == 2:
+                        if frame == 3:
                             name, extra = f"nn.Module: {module}_{layer * 8 + slot}", f', "Python module id": {slot}'
-                        elif frame < 2:
-                            name, extra = "torch/nn/modules/module.py(1773): _wrapped_call_impl", ""
+                        elif frame < 3:
+                            name, extra = "torch/nn/modules/module.py(1773): _call_impl", ""
                         else:
-                            name, extra = f"vllm/model_executor/layers/{module.lower()}.py({90 + frame}): forward", ""
+                            name, extra = f"vllm/layers/{module.lower()}.py({90 + frame}): forward", ""
                         body.append(
                             event("python_function", name, start, now - start,
                                   f'"Python parent id": {python + 1}, "Python id": {python}{extra}, "Ev Idx": {index}')
@@ -135,20 +135,20 @@ def write(path: Path, events: int, layers: int = 36, step_name: str = "step[DECO
                     counts["kernel"] += 1
                     counts["ac2g"] += 2
                     body.append(
-                        f'  {{\n    "ph": "X", "cat": "kernel", "name": "{kernel}", "pid": 0, "tid": 7,\n'
-                        f'    "ts": {us(device)}, "dur": {us(duration)},\n    "args": {{\n'
-                        f'      "External id": {external}, "queued": 0, "device": 0, "context": 1, "stream": 7, '
+                        f'{{"ph": "X", "cat": "kernel", "name": "{kernel}", "pid": 0, "tid": 7, '
+                        f'"ts": {us(device)}, "dur": {us(duration)}, "args": {{'
+                        f'"External id": {external}, "queued": 0, "device": 0, "context": 1, "stream": 7, '
                         f'"correlation": {correlation}, "registers per thread": 32, "shared memory": 0, '
                         f'"blocks per SM": 1.0, "warps per SM": 8.0, "grid": {grid}, "block": {block}, '
-                        '"est. achieved occupancy %": 0\n    }\n  }'
+                        '"est. achieved occupancy %": 0}}'
                     )
                     body.append(
-                        f'  {{\n    "ph": "f", "id": {correlation}, "pid": 0, "tid": 7, "ts": {us(device)},\n'
-                        '    "cat": "ac2g", "name": "ac2g", "bp": "e"\n  }'
+                        f'{{"ph": "f", "id": {correlation}, "pid": 0, "tid": 7, "ts": {us(device)}, '
+                        '"cat": "ac2g", "name": "ac2g", "bp": "e"}'
                     )
                     body.append(
-                        f'  {{\n    "ph": "s", "id": {correlation}, "pid": {pid}, "tid": {pid}, "ts": {us(launch)},\n'
-                        '    "cat": "ac2g", "name": "ac2g"\n  }'
+                        f'{{"ph": "s", "id": {correlation}, "pid": {pid}, "tid": {pid}, "ts": {us(launch)}, '
+                        '"cat": "ac2g", "name": "ac2g"}'
                     )
                     device += duration
                 index += 1

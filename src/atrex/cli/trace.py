@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,10 +28,18 @@ FrameworkOption = Annotated[
 ]
 
 
-def require_tables() -> None:
-    """Raise UserError, with what to install, where the packages for traces are missing."""
+def require_tables(files: Sequence[Path] = (), jobs: int | None = None) -> None:
+    """Raise UserError, with what to install, where the packages for traces are missing.
+
+    Decoding of a single large file begins meanwhile.
+    """
     try:
         import msgspec  # noqa: F401
+
+        if len(files) == 1:
+            from atrex.traces.readers.kineto_stream import start_early
+
+            start_early(files[0], jobs or _cores())
         import polars  # noqa: F401
         import yaml  # noqa: F401
     except ImportError as error:
@@ -59,7 +68,7 @@ def _options(app_name: str | None, rank: int | None, frameworks: list[str] | Non
 @app.command()
 def info(files: FilesArgument, frameworks: FrameworkOption = None, as_json: JsonOption = False) -> None:
     """What a trace is, what it lacks and what that costs."""
-    require_tables()
+    require_tables(files)
     from atrex.report.tables import make_console
     from atrex.traces import importer, summary
     from atrex.traces.report import info_lines
@@ -100,7 +109,7 @@ def import_(
     as_json: JsonOption = False,
 ) -> None:
     """Import traces into a Parquet data set. Traces of graph captures explain the replays in the others."""
-    require_tables()
+    require_tables(files, jobs)
     from dataclasses import replace
 
     from atrex.traces import importer, summary

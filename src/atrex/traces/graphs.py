@@ -88,10 +88,12 @@ def captured_graphs(
     A launch that has a device record of its own ran at once and is no node.
     """
     launches, strings = linked.launches, trace.strings
-    api = launches["name"].to_list()
-    begins = [i for i, n in enumerate(api) if _BEGIN.search(strings[n])]
+    names = launches["name"].to_numpy()
+    opening = [n for n in np.unique(names).tolist() if _BEGIN.search(strings[n])]
+    begins = np.flatnonzero(np.isin(names, opening)).tolist()
     if not begins:
         return []
+    api = names.tolist()
     ran = set(linked.launch_of[linked.launch_of >= 0].tolist())
     kind_of = {n: _launch_kind(strings[n]) for n in set(api)}
     thread, kernel = launches["thread"].to_list(), launches["kernel"].to_list()

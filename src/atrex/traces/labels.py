@@ -86,16 +86,21 @@ def _fill(result: Phases, rows: np.ndarray, phase: str, source: str) -> None:
 
 
 def _from_steps(result: Phases, step: np.ndarray, steps: Mapping[int, Step], source: str) -> None:
-    for row in np.unique(step[step >= 0]).tolist():
-        known = steps[row]
-        picked = step == row
-        result.step[picked] = row
-        if known.phase == phases.NONE:
-            continue
-        result.phase[picked] = known.phase
-        result.source[picked] = source
-        share = known.prefill_share()
-        result.share[picked] = np.nan if share is None else share
+    rows = np.flatnonzero(step >= 0)
+    if not rows.size:
+        return
+    distinct, which = np.unique(step[rows], return_inverse=True)
+    known = [steps[row] for row in distinct.tolist()]
+    result.step[rows] = step[rows]
+    says = np.array([s.phase != phases.NONE for s in known], dtype=bool)[which]
+    rows, which = rows[says], which[says]
+    result.phase[rows] = np.array([s.phase for s in known], dtype=object)[which]
+    result.source[rows] = source
+    result.share[rows] = np.array([_nan(s.prefill_share()) for s in known])[which]
+
+
+def _nan(share: float | None) -> float:
+    return np.nan if share is None else share
 
 
 def _from_device_ranges(result: Phases, trace: raw.RawTrace) -> None:
@@ -104,16 +109,20 @@ def _from_device_ranges(result: Phases, trace: raw.RawTrace) -> None:
     if not len(ranges) or not open_rows.any():
         return
     parsed = {name: phases.parse_step(trace.strings[name]) for name in ranges["name"].unique().to_list()}
+    saying = [name for name, step in parsed.items() if step is not None and step.phase != phases.NONE]
+    ranges = ranges.filter(pl.col("name").is_in(saying)).sort("device", "start")
     device, start = trace.device["device"].to_numpy(), trace.device["start"].to_numpy()
-    for name, on, _, low, dur in ranges.sort("start").iter_rows():
-        step = parsed[name]
-        if step is None or step.phase == phases.NONE:
-            continue
-        inside = open_rows & (device == on) & (start >= low) & (start < low + dur)
-        result.phase[inside] = step.phase
-        result.source[inside] = "device range"
-        share = step.prefill_share()
-        result.share[inside] = np.nan if share is None else share
+    for (on,), group in ranges.group_by("device", maintain_order=True):
+        low = group["start"].to_numpy()
+        rows = np.flatnonzero(open_rows & (device == on))
+        at = np.searchsorted(low, start[rows], side="right") - 1
+        inside = (at >= 0) & (start[rows] < (low + group["dur"].to_numpy())[np.maximum(at, 0)])
+        rows, named = rows[inside], group["name"].to_numpy()[at[inside]]
+        for name in np.unique(named).tolist():
+            picked, step = rows[named == name], parsed[name]
+            result.phase[picked] = step.phase
+            result.source[picked] = "device range"
+            result.share[picked] = _nan(step.prefill_share())
 
 
 def _previous_steps(linked: Linked, steps: Mapping[int, Step]) -> np.ndarray:

@@ -73,11 +73,7 @@ class Linked:
 
 def link(trace: raw.RawTrace, is_step: Callable[[str], object], is_group: Callable[[str], bool]) -> Linked:
     """Join one trace. `is_step` and `is_group` are asked once per distinct name of an annotation and of any range."""
-    nodes = (
-        trace.host.with_columns(end=pl.col("start") + pl.col("dur"), order=pl.int_range(pl.len()))
-        .sort(["thread", "start", "end", "kind", "order"], descending=[False, False, True, False, False])
-        .drop("order")
-    )
+    nodes = trace.host[_stack_order(trace.host)].with_columns(end=pl.col("start") + pl.col("dur"))
     launches = trace.launches.sort("start")
     stack = Stack(nodes["thread"].to_numpy().astype(np.int64), nodes["start"].to_numpy(), nodes["end"].to_numpy())
     parent = stack.parents()
@@ -96,6 +92,27 @@ def link(trace: raw.RawTrace, is_step: Callable[[str], object], is_group: Callab
         used=chains.used,
         launch_of=_launch_of(trace.device, launches),
     )
+
+
+def _stack_order(host: pl.DataFrame) -> np.ndarray:
+    """Rows in the order that `Stack` wants: by thread and start; where these are equal longer ones first, then by kind.
+
+    One sort by a combined key, and a second one of the few rows whose keys are equal.
+    """
+    if not len(host):
+        return np.empty(0, dtype=np.int64)
+    start, thread = host["start"].to_numpy(), host["thread"].to_numpy()
+    _, thread = np.unique(thread, return_inverse=True)
+    span = int(start.max() - start.min()) + 1
+    key = thread * span + (start - start.min())
+    order = pl.Series(key).arg_sort().to_numpy().astype(np.int64)
+    equal = np.flatnonzero(np.diff(key[order]) == 0)
+    tied = np.zeros(len(order), dtype=bool)
+    tied[equal] = tied[equal + 1] = True
+    rows = np.sort(order[tied])
+    kind, dur = host["kind"].to_numpy()[rows], host["dur"].to_numpy()[rows]
+    order[tied] = rows[np.lexsort((kind, -dur, key[rows]))]
+    return order
 
 
 class _NameTables:

@@ -237,14 +237,17 @@ def apply_chains(trace: raw.RawTrace, assignments: list[Assignment], assignment:
     name = trace.device["name"].to_numpy()
     tokens = {int(n): chains.token(trace.strings[n]) for n in np.unique(name)}
     anchor = [ANCHORS.get(a.family) for a in assignments]
+    anchored = np.array([a is not None for a in anchor], dtype=bool)
     positions = {a: i for i, a in enumerate(assignments)}
     columns = (trace.device[c].to_numpy() for c in ("device", "stream", "start"))
     memset = trace.device["kind"].to_numpy() == raw.MEMSET  # workspaces are cleared in the middle of chains
     for rows in streams(*columns):
         rows = rows[~memset[rows]]
+        if not (by_class & ~anchored)[assignment[rows]].any():
+            continue
         known = assignment[rows].tolist()
         sequence = [anchor[a] or tokens[n] for a, n in zip(known, name[rows].tolist(), strict=True)]
-        free = by_class[assignment[rows]] & np.array([anchor[a] is None for a in known], dtype=bool)
+        free = (by_class & ~anchored)[assignment[rows]]
         for position, chain in chains.find(sequence, lambda i, free=free: bool(free[i])):
             found = Assignment(chain.family, matcher.rules.families[chain.family].operator, chain.rule, ("chain",))
             number = positions.setdefault(found, len(assignments))

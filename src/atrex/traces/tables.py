@@ -43,9 +43,18 @@ def _kept_nodes(analysis: Analysis) -> np.ndarray:
     annotation = linked.nodes["kind"].to_numpy() == raw.ANNOTATION
     ids = np.full(len(linked.nodes), -1, dtype=np.int64)
     ids[annotation] = np.arange(int(annotation.sum()))
-    used = linked.used & ~annotation
-    ids[used] = np.arange(int(used.sum()))
+    kept = _operators_and_modules(analysis)
+    ids[kept] = np.arange(int(kept.sum()))
     return ids
+
+
+def _operators_and_modules(analysis: Analysis) -> np.ndarray:
+    """Which ranges `host_ops` keeps: operators and modules around a launch. Other frames, several times as many, are in
+    `contexts` by name."""
+    linked, strings = analysis.linked, analysis.trace.strings
+    kind, name = linked.nodes["kind"].to_numpy(), linked.nodes["name"].to_numpy()
+    module = [n for n in np.unique(name).tolist() if strings[n].startswith(MODULE_PREFIX)]
+    return linked.used & ((kind == raw.OP) | ((kind == raw.FRAME) & np.isin(name, module)))
 
 
 def _nullable(name: str, values: np.ndarray, dtype: Any) -> pl.Series:
@@ -158,22 +167,19 @@ def _launches(analysis: Analysis, kept: np.ndarray) -> pl.DataFrame:
 
 def _host_ops(analysis: Analysis, kept: np.ndarray) -> pl.DataFrame:
     linked, strings = analysis.linked, analysis.trace.strings
-    kind = linked.nodes["kind"].to_numpy()
-    rows = np.flatnonzero(linked.used & (kind != raw.ANNOTATION))
+    keep = _operators_and_modules(analysis)
+    rows = np.flatnonzero(keep)
     nodes = linked.nodes[rows]
     names = nodes["name"].to_numpy()
-    module = {n for n in np.unique(names).tolist() if strings[n].startswith(MODULE_PREFIX)}
+    outer = linked.nodes["parent"].to_numpy()
     parent = nodes["parent"].to_numpy()
-    while True:  # over annotations, which have a table of their own
-        over = (parent >= 0) & (kind[np.maximum(parent, 0)] == raw.ANNOTATION)
-        if not over.any():
-            break
-        parent = np.where(over, linked.nodes["parent"].to_numpy()[np.maximum(parent, 0)], parent)
-    kinds = np.where(nodes["kind"].to_numpy() == raw.OP, 0, np.where(np.isin(names, list(module)), 1, 2))
+    while (over := (parent >= 0) & ~keep[np.maximum(parent, 0)]).any():  # out to the next range that is kept
+        parent = np.where(over, outer[np.maximum(parent, 0)], parent)
+    kinds = np.where(nodes["kind"].to_numpy() == raw.OP, 0, 1)
     return pl.DataFrame(
         [
             pl.Series("id", np.arange(len(rows)), dtype=pl.UInt32),
-            _looked_up("kind", ["op", "module", "frame"], kinds),
+            _looked_up("kind", ["op", "module"], kinds),
             _looked_up("name", strings.values, names),
             _looked_up("thread", strings.values, nodes["thread"].to_numpy()),
             nodes["start"].alias("start_ns"),

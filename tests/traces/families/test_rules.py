@@ -1,5 +1,7 @@
 """Rule files: what a writer of rules may do, and what he is told when it goes wrong."""
 
+from importlib import resources
+
 import pytest
 
 from atrex.errors import UserError
@@ -99,3 +101,8 @@ def test_shipped_rules_say_which_file_decided():
 )  # fmt: skip
 def test_version_ranges(text, version, inside):
     assert (parse_version(version) in VersionRange.parse(text)) is inside
+
+
+def test_every_shipped_expression_compiles():
+    with resources.as_file(resources.files("atrex.traces.families") / "data") as folder:
+        assert len(load_rules(folder).rules) > 250

@@ -170,7 +170,7 @@ def test_events_may_hold_lists_of_objects(tmp_path):
 
 
 def test_processes_that_decode_in_parallel_agree_with_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(kineto, "PARALLEL_FROM", 0)
+    monkeypatch.setattr("atrex.traces.readers.kineto_stream.PARALLEL_FROM", 0)
     monkeypatch.setattr("atrex.traces.readers.kineto_pieces.PIECE", 1 << 16)
     path = tmp_path / "big.json"
     counts = big.write(path, 4000, layers=4)

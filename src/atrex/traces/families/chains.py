@@ -7,13 +7,20 @@ kernel is one token; a chain is an expression over tokens, matched along each st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 _ELEMENT = re.compile(r"^(\(*)([a-z_|]+)([?*+]?)(\)*[?*+]?)$")
 _FIRST = 0xE000  # private use: a character per token
+
+
+class Searched(Protocol):
+    """A compiled expression, or one that compiles itself."""
+
+    def search(self, value: str, /) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Chain:
 class ChainMatcher:
     """Chains over a fixed set of tokens."""
 
-    def __init__(self, tokens: dict[str, re.Pattern[str]], chains: list[Chain], anchors: tuple[str, ...]) -> None:
+    def __init__(self, tokens: Mapping[str, Searched], chains: list[Chain], anchors: tuple[str, ...]) -> None:
         """`anchors`: tokens given by class or family (`gemm`, `attention`) and not by the kernel's name.
 
         Raises ValueError for an expression that cannot be read or a token that is not defined.

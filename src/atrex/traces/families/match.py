@@ -69,11 +69,11 @@ class Matcher:
                 depth = _holds(one, kernel_class, context, dtypes)
                 if depth is None:
                     continue
-                key = (one.rule.priority, tier, depth, one.rule.conditions, -position)
+                key = (one.rule.priority, tier, depth, one.conditions, -position)
                 if best_key is None or key > best_key:
                     best, best_key = one, key
         if best is not None:
-            evidence = tuple(_EVIDENCE[f] for f in best.patterns) + (("class",) if best.rule.classes else ())
+            evidence = tuple(_EVIDENCE[f] for f in best.patterns) + (("class",) if best.classes else ())
             return self._assignment(best.rule.family, best.id, tuple(dict.fromkeys(evidence)), best.rule.phase)
         for known, _, _ in self.rules.classes:
             if known.name == kernel_class:
@@ -130,8 +130,8 @@ def _name_holds(one: Compiled, parsed: names.KernelName, name: str) -> bool:
 
 def _holds(one: Compiled, kernel_class: str, context: Context, dtypes: str) -> float | None:
     """How far inside the operator that the rule looked at stands (0 without one), or None if the rule fails."""
-    rule, patterns = one.rule, one.patterns
-    if rule.classes and kernel_class not in rule.classes:
+    patterns = one.patterns
+    if one.classes and kernel_class not in one.classes:
         return None
     for field, value in (("op", context.op), ("module", context.module), ("frame", context.frame)):
         pattern = patterns.get(field)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import msgspec
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from msgspec import Struct, field
 
 from atrex.errors import UserError
 from atrex.traces.families.chains import Chain, ChainMatcher
@@ -20,8 +22,8 @@ FAMILIES_FILE = "families.yaml"
 CHAIN_ANCHORS = ("gemm", "attention", "norm")  # tokens by family: matrix products, attention, normalizations
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+class _Strict(Struct, forbid_unknown_fields=True, frozen=True):
+    pass
 
 
 class Family(_Strict):
@@ -32,19 +34,14 @@ class Family(_Strict):
     mapped: bool = True
 
 
-def _joined(value: Any) -> Any:
-    """Several expressions as one."""
-    return "|".join(f"(?:{v})" for v in value) if isinstance(value, list) else value
-
-
-_Expression = Annotated[str, BeforeValidator(_joined)]
+_Expression = str | list[str]  # several are alternatives
 
 
 class KernelClass(_Strict):
     """Kernels that many operators share. Without evidence from around the launch they end in `family`."""
 
-    name: str = Field(alias="class")
     family: str
+    name: str = field(name="class")
     kernel: _Expression | None = None
     text: _Expression | None = None
 
@@ -55,17 +52,16 @@ class Rule(_Strict):
     `kernel`: in the qualified name without template arguments. `text`: in the name with them, readable and as recorded.
     `args`: position -> expression for the whole template argument. `class`: kernel classes. `op`, `module`, `frame`:
     the innermost one around the launch; `ops`, `modules`, `frames`, `annotations`: any of them. `dtypes`: the operand
-    types of the innermost operator. `versions`: of the file's package; a rule outside the trace's version is not
-    asked. `phase`: what this kernel says about the step around it. Of several rules the one with the highest
-    `priority` holds, then the one with evidence from the innermost operator, then the one with more conditions, then
-    the first.
+    types of the innermost operator. `versions`: of the file's package; a rule outside the trace's version is not asked.
+    `phase`: what this kernel says about the step around it. Of several rules the one with the highest `priority` holds,
+    then the one with evidence from the innermost operator, then the one with more conditions, then the first.
     """
 
     family: str
     kernel: _Expression | None = None
     text: _Expression | None = None
-    args: dict[int, str] = Field(default_factory=dict)
-    classes: tuple[str, ...] = Field(default=(), alias="class")
+    args: dict[int, str] = field(default_factory=dict)
+    classes: _Expression = field(name="class", default_factory=list)
     op: _Expression | None = None
     ops: _Expression | None = None
     module: _Expression | None = None
@@ -78,20 +74,18 @@ class Rule(_Strict):
     phase: str | None = None
     priority: int = 0
 
-    @field_validator("classes", mode="before")
-    @classmethod
-    def _several(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else tuple(value)
-
     @property
     def names_kernel(self) -> bool:
         return self.kernel is not None or self.text is not None
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        return (self.classes,) if isinstance(self.classes, str) else tuple(self.classes)
+
+    @property
     def conditions(self) -> int:
-        single = (self.kernel, self.text, self.op, self.ops, self.module, self.modules, self.frame, self.frames,
-                  self.annotations, self.dtypes)  # fmt: skip
-        return sum(c is not None for c in single) + len(self.args) + bool(self.classes)
+        single = sum(getattr(self, name) is not None for name in _PATTERN_FIELDS)
+        return single + len(self.args) + bool(self.classes)
 
 
 class ChainRule(_Strict):
@@ -104,15 +98,18 @@ class ChainRule(_Strict):
 class _File(_Strict):
     framework: str
     package: str | None = None
-    classes: tuple[KernelClass, ...] = ()
-    tokens: dict[str, _Expression] = Field(default_factory=dict)
-    rules: tuple[Rule, ...] = ()
-    chains: tuple[ChainRule, ...] = ()
+    classes: list[KernelClass] = []
+    tokens: dict[str, _Expression] = {}
+    rules: list[Rule] = []
+    chains: list[ChainRule] = []
 
 
 class _FamiliesFile(_Strict):
     families: dict[str, Family]
-    groups: dict[str, dict[str, _Expression]] = Field(default_factory=dict)
+    groups: dict[str, dict[str, _Expression]] = {}
+
+
+_PATTERN_FIELDS = ("kernel", "text", "op", "ops", "module", "modules", "frame", "frames", "annotations", "dtypes")
 
 
 @dataclass(frozen=True)
@@ -123,8 +120,10 @@ class Compiled:
     rule: Rule
     package: str
     range: VersionRange | None
-    patterns: dict[str, re.Pattern[str]] = field(compare=False)
-    args: dict[int, re.Pattern[str]] = field(compare=False)
+    classes: frozenset[str]
+    conditions: int
+    patterns: dict[str, Expression] = dataclass_field(compare=False)
+    args: dict[int, Expression] = dataclass_field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -132,14 +131,11 @@ class RuleSet:
     """Everything in the files of one folder."""
 
     families: dict[str, Family]
-    classes: tuple[tuple[KernelClass, re.Pattern[str] | None, re.Pattern[str] | None], ...]
+    classes: tuple[tuple[KernelClass, Expression | None, Expression | None], ...]
     rules: tuple[Compiled, ...]
-    groups: dict[str, re.Pattern[str]]  # MoE calls: expressions for "op" and "module"
+    groups: dict[str, Expression]  # MoE calls: expressions for "op" and "module"
     frameworks: tuple[str, ...]
     chains: ChainMatcher
-
-
-_PATTERN_FIELDS = ("kernel", "text", "op", "ops", "module", "modules", "frame", "frames", "annotations", "dtypes")
 
 
 def load_rules(folder: Path | None = None) -> RuleSet:
@@ -148,7 +144,11 @@ def load_rules(folder: Path | None = None) -> RuleSet:
     Raises UserError, naming file, rule and field, for a file that does not hold to the form, an unknown family or
     class, or an expression that does not compile.
     """
-    return _shipped() if folder is None else _load(folder)
+    if folder is None:
+        return _shipped()
+    rules = _load(folder)
+    _check(folder, rules)
+    return rules
 
 
 @lru_cache(maxsize=1)
@@ -160,10 +160,10 @@ def _shipped() -> RuleSet:
 def _load(folder: Path) -> RuleSet:
     base = _parse(folder / FAMILIES_FILE, _FamiliesFile)
     _known(folder / FAMILIES_FILE, "other", base.families)
-    classes: list[tuple[KernelClass, re.Pattern[str] | None, re.Pattern[str] | None]] = []
+    classes: list[tuple[KernelClass, Expression | None, Expression | None]] = []
     compiled: list[Compiled] = []
     frameworks: list[str] = []
-    tokens: dict[str, re.Pattern[str]] = {}
+    tokens: dict[str, Expression] = {}
     chains: list[Chain] = []
     for path in sorted(folder.glob("*.yaml")):
         if path.name == FAMILIES_FILE:
@@ -172,9 +172,9 @@ def _load(folder: Path) -> RuleSet:
         frameworks.append(file.framework)
         for kernel_class in file.classes:
             _known(path, kernel_class.family, base.families)
-            classes.append((kernel_class, _regex(path, "kernel", kernel_class.kernel),
-                            _regex(path, "text", kernel_class.text)))  # fmt: skip
-        tokens |= {name: _regex(path, f"tokens.{name}", text) for name, text in file.tokens.items()}
+            both = (None if e is None else _expression(e) for e in (kernel_class.kernel, kernel_class.text))
+            classes.append((kernel_class, *both))
+        tokens |= {name: _expression(text) for name, text in file.tokens.items()}
         for number, chain in enumerate(file.chains, 1):
             _known(path, chain.family, base.families)
             chains.append(Chain(chain.family, chain.chain, f"{path.stem}:chain {number}"))
@@ -190,16 +190,18 @@ def _load(folder: Path) -> RuleSet:
                     rule=rule,
                     package=file.package or file.framework,
                     range=versions,
-                    patterns={f: _regex(path, f, v) for f in _PATTERN_FIELDS if (v := getattr(rule, f)) is not None},
-                    args={i: _regex(path, "args", v) for i, v in rule.args.items()},
+                    classes=frozenset(rule.class_names),
+                    conditions=rule.conditions,
+                    patterns={f: _expression(v) for f in _PATTERN_FIELDS if (v := getattr(rule, f)) is not None},
+                    args={i: _expression(v) for i, v in rule.args.items()},
                 )  # fmt: skip
             )
     names = {c.name for c, _, _ in classes} | {"memcpy", "memset", "graph", "unknown"}
     for one in compiled:
-        for name in one.rule.classes:
+        for name in one.rule.class_names:
             if name not in names:
                 raise UserError(f"{one.id}: class {name!r}: expected one of {', '.join(sorted(names))}")
-    groups = {k: re.compile(v) for k, v in base.groups.get("moe", {}).items()}
+    groups = {k: _expression(v) for k, v in base.groups.get("moe", {}).items()}
     try:
         matcher = ChainMatcher(tokens, chains, CHAIN_ANCHORS)
     except ValueError as error:
@@ -210,15 +212,13 @@ def _load(folder: Path) -> RuleSet:
 def _parse(path: Path, model: type[Any]) -> Any:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return model.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {})
+        return msgspec.convert(yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {}, model)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{path}: {where}: {first['msg']}") from None
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _known(path: Path, family: str, families: dict[str, Family]) -> None:
@@ -226,10 +226,37 @@ def _known(path: Path, family: str, families: dict[str, Family]) -> None:
         raise UserError(f"{path}: family {family!r}: not in {FAMILIES_FILE}")
 
 
-def _regex(path: Path, name: str, text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise UserError(f"{path}: {name}: {text!r} is no regular expression: {error}") from None
+class Expression:
+    """A regular expression that is compiled when it is first asked: a run needs a part of the rules, and compiling them
+    all takes longer than applying them."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._pattern: re.Pattern[str] | None = None
+
+    def compiled(self) -> re.Pattern[str]:
+        if self._pattern is None:
+            self._pattern = re.compile(self.text)
+        return self._pattern
+
+    def search(self, value: str) -> re.Match[str] | None:
+        return (self._pattern or self.compiled()).search(value)
+
+    def fullmatch(self, value: str) -> re.Match[str] | None:
+        return (self._pattern or self.compiled()).fullmatch(value)
+
+
+def _expression(text: _Expression) -> Expression:
+    return Expression("|".join(f"(?:{part})" for part in text) if isinstance(text, list) else text)
+
+
+def _check(folder: Path, rules: RuleSet) -> None:
+    """Compile everything, so that a wrong expression is found when the rules are read and not when it is asked."""
+    named = [(f"class {c.name}", e) for c, *both in rules.classes for e in both if e is not None]
+    named += [(one.id, e) for one in rules.rules for e in (*one.patterns.values(), *one.args.values())]
+    named += [("groups", e) for e in rules.groups.values()] + [("tokens", e) for e in rules.chains.tokens.values()]
+    for where, expression in named:
+        try:
+            expression.compiled()
+        except re.error as error:
+            raise UserError(f"{folder}: {where}: {expression.text!r} is no regular expression: {error}") from None

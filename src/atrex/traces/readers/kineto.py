@@ -7,13 +7,7 @@ near the size of the columns. Text that is no event costs that event; how many w
 from __future__ import annotations
 
 import json
-import os
-import pickle
-import subprocess
-import sys
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +17,12 @@ import polars as pl
 from atrex.errors import UserError
 from atrex.traces import raw
 from atrex.traces.readers import Head, Progress
-from atrex.traces.readers.kineto_decode import DEVICE_KINDS, HOST_KINDS, Batch, PieceDecoder
-from atrex.traces.readers.kineto_pieces import Piece, PieceStream
+from atrex.traces.readers.kineto_decode import DEVICE_KINDS, HOST_KINDS, Batch
+from atrex.traces.readers.kineto_pieces import Piece
+from atrex.traces.readers.kineto_stream import decoding
 from atrex.traces.readers.kineto_worker import load_piece
 
 FORMAT = "kineto"
-# Below this size a second process costs more than it saves.
-PARALLEL_FROM = 24 << 20
-IN_FLIGHT = 3  # pieces a worker has waiting
 _ID_COLUMNS = {"name", "thread", "kernel", "grid", "block", "dims", "dtypes", "concrete"}
 _HOST_CODE = {"annotation": raw.ANNOTATION, "frame": raw.FRAME, "op": raw.OP}
 
@@ -48,12 +40,12 @@ def read(path: Path, jobs: int = 1, progress: Progress | None = None) -> raw.Raw
 
     Raises UserError if the file holds no event array or no event at all.
     """
-    stream = PieceStream(path)
     collected = _Collected(raw.Strings())
     tail: list[bytes] = []
     rest: list[Piece] = []  # pieces after the end of the events
-    try:
-        for worker, piece, batch in _decoded(stream, jobs):
+    with decoding(path, jobs) as found:
+        stream = found.stream
+        for worker, piece, batch in found:
             if tail:
                 rest.append(piece)
                 continue
@@ -62,9 +54,7 @@ def read(path: Path, jobs: int = 1, progress: Progress | None = None) -> raw.Raw
                 tail.append(batch.tail)
             if progress is not None:
                 progress(min(stream.position, stream.size), stream.size)
-    finally:
-        stream.close()
-    trailer = b",".join([*tail, *(load_piece(piece) for piece in rest)])
+    trailer = b",".join([*tail, *(bytes(load_piece(piece)[1:-1]) for piece in rest)])
     header = _keys(stream.header, trailer)
     loss = collected.loss
     loss.truncated = not tail or stream.damage is not None
@@ -74,60 +64,6 @@ def read(path: Path, jobs: int = 1, progress: Progress | None = None) -> raw.Raw
     if not sum(trace.meta.counts.values()):
         raise UserError(f"{path}: the event array is empty or unreadable ({loss.lost} events lost)")
     return trace
-
-
-def _decoded(stream: PieceStream, jobs: int) -> Iterator[tuple[int, Piece, Batch]]:
-    """(worker, piece, batch) of every piece, in the file's order."""
-    if jobs <= 1 or stream.size < PARALLEL_FROM:
-        decoder = PieceDecoder()
-        for piece in stream:
-            yield 0, piece, decoder.decode(load_piece(piece))
-        return
-    with _Workers(jobs) as workers:
-        waiting: deque[tuple[int, Piece, Future[Batch]]] = deque()
-        for number, piece in enumerate(stream):
-            worker = number % jobs
-            waiting.append((worker, piece, workers.decode(worker, piece)))
-            if len(waiting) >= IN_FLIGHT * jobs:
-                worker, piece, future = waiting.popleft()
-                yield worker, piece, future.result()
-        while waiting:
-            worker, piece, future = waiting.popleft()
-            yield worker, piece, future.result()
-
-
-class _Workers:
-    """Processes that decode pieces, each with its own table of strings, and a thread each that feeds it in order."""
-
-    def __init__(self, count: int) -> None:
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        command = [sys.executable, "-m", "atrex.traces.readers.kineto_worker"]
-        self.processes = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) for _ in range(count)
-        ]
-        self.threads = [ThreadPoolExecutor(1) for _ in range(count)]
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        for thread in self.threads:
-            thread.shutdown(wait=True, cancel_futures=True)
-
-    def decode(self, worker: int, piece: Piece) -> Future[Batch]:
-        return self.threads[worker].submit(self._decode, self.processes[worker], piece)
-
-    @staticmethod
-    def _decode(process: subprocess.Popen[bytes], piece: Piece) -> Batch:
-        try:
-            pickle.dump(piece, process.stdin, protocol=5)
-            process.stdin.flush()
-            return pickle.load(process.stdout)
-        except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:
-            raise RuntimeError(f"a process that decodes the trace ended (status {process.poll()})") from error
 
 
 class _Collected:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Raw, Struct
-from msgspec.structs import astuple
 
 from atrex.traces.readers import kineto_repair
 
@@ -76,6 +78,7 @@ class _ExactEvent(Struct, gc=False):
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _EXACT_EVENTS = msgspec.json.Decoder(list[_ExactEvent])
 _NO_ARGS = _Args()
+_PH, _CAT = attrgetter("ph"), attrgetter("cat")
 
 
 def _one_spacing(raw: bytes) -> str:
@@ -136,150 +139,157 @@ class PieceDecoder:
     def __init__(self) -> None:
         self.intern = Interner()
 
-    def decode(self, piece: bytes) -> Batch:
-        """Columns of a piece: events between commas, perhaps followed by the end of the array and more keys."""
+    def decode(self, array: bytes | bytearray) -> Batch:
+        """Columns of a piece in brackets: events between commas, perhaps followed by the array's end and more keys."""
         batch = Batch(columns={}, strings=[])
         # The collector would walk the million tuples that follow again and again; none of them is part of a cycle.
         collecting = gc.isenabled()
         gc.disable()
         try:
+            times: _Times = _FloatTimes(array)
             try:
-                columns = _columns(piece)
+                events = _EVENTS.decode(array)
             except (msgspec.DecodeError, UnicodeDecodeError):
-                texts = kineto_repair.salvage(piece, batch)
+                texts = kineto_repair.salvage(bytes(memoryview(array)[1:-1]), batch)
                 try:
-                    columns = _columns(b",".join(texts))
+                    times = _FloatTimes(b"[" + b",".join(texts) + b"]")
+                    events = _EVENTS.decode(times.array)
                 except (msgspec.DecodeError, UnicodeDecodeError):
-                    columns = _lenient_columns(texts, batch)
-            self._group(columns, batch)
+                    events, times = _lenient_events(texts, batch)
+            self._group(events, times, batch)
         finally:
             if collecting:
                 gc.enable()
         batch.strings = self.intern.fresh()
         return batch
 
-    def _group(self, events: _Columns, batch: Batch) -> None:
-        counts = batch.counts
-        codes = np.fromiter(map(_CODES.__getitem__, events.cat), dtype=np.int8, count=len(events.cat))
-        codes[~np.fromiter(map("X".__eq__, events.ph), dtype=bool, count=len(events.ph))] = -1
-        self._open_ended(events, batch)
-        for i in np.flatnonzero(codes < 0).tolist():
-            phase, cat = events.ph[i], events.cat[i]
-            key = f"{phase}:{cat}" if cat else phase
-            counts[key] = counts.get(key, 0) + 1
-            if phase == "M" and events.name[i] == "process_name" and events.args[i] and events.args[i].name:
-                batch.processes[str(events.pid[i])] = events.args[i].name
-        names = np.fromiter(map(self.intern.__getitem__, events.name), dtype=np.int32, count=len(events.name))
+    def _group(self, events: list[_Event], times: _Times, batch: Batch) -> None:
+        counts, n = batch.counts, len(events)
+        codes = np.fromiter(map(_CODES.__getitem__, map(_CAT, events)), dtype=np.int8, count=n)
+        phases = set(map(_PH, events))
+        if not phases <= {"X", "s", "f", "t", "M"}:  # flows and metadata have categories of their own
+            codes[~np.fromiter((e.ph == "X" for e in events), dtype=bool, count=n)] = -1
+        for phase, kind in (("B", "begin"), ("E", "end")):
+            if phase in phases:
+                rows = [i for i, e in enumerate(events) if e.ph == phase]
+                self._open_ended(kind, rows, events, times, batch)
+        rest = [events[i] for i in np.flatnonzero(codes < 0).tolist()]
+        kinds = Counter(zip(map(_PH, rest), map(_CAT, rest), strict=True))
+        for (phase, cat), count in kinds.items():
+            counts[f"{phase}:{cat}" if cat else phase] = count
+        for e in rest if ("M", "") in kinds else ():
+            if e.name == "process_name" and e.args is not None and e.args.name:
+                batch.processes[str(e.pid)] = e.args.name
         for code, kind in enumerate(_KIND_LIST):
-            picked = np.flatnonzero(codes == code)
-            if not picked.size:
+            rows = np.flatnonzero(codes == code).tolist()
+            if not rows:
                 continue
-            counts[kind] = counts.get(kind, 0) + picked.size
-            columns = {"name": names[picked], "start": events.start[picked], "dur": events.duration[picked]}
-            rows = picked.tolist()
+            chosen = [events[i] for i in rows]
+            counts[kind] = counts.get(kind, 0) + len(chosen)
+            columns = {"name": self._names(chosen)}
+            columns["start"], columns["dur"] = times.of(chosen, rows)
             if kind in DEVICE_KINDS:
-                self._device(events, rows, columns)
+                self._device(chosen, columns)
             elif kind == "device_annotation":
-                columns["device"] = _integers([_number(events.pid[i]) for i in rows])
-                columns["stream"] = _integers([_number(events.tid[i]) for i in rows])
+                columns["device"] = _integers([e.pid for e in chosen])
+                columns["stream"] = _integers([e.tid for e in chosen])
             else:
-                columns["thread"] = self._threads(events, picked)
+                columns["thread"] = self._threads(chosen)
                 if kind == "launch":
-                    self._launch(events, rows, columns)
+                    self._launch(chosen, columns)
                 elif kind == "op":
-                    args = [events.args[i] or _NO_ARGS for i in rows]
+                    args = [e.args or _NO_ARGS for e in chosen]
                     columns["dims"] = self._raw([a.old_dims if a.dims is _NONE else a.dims for a in args])
                     columns["dtypes"] = self._raw([a.dtypes for a in args])
                     columns["concrete"] = self._raw([a.concrete for a in args])
             batch.columns[kind] = columns
 
-    def _open_ended(self, events: _Columns, batch: Batch) -> None:
+    def _open_ended(self, kind: str, rows: list[int], events: list[_Event], times: _Times, batch: Batch) -> None:
         """Ranges written as two events, begin and end (samplers of Python frames do): paired by the reader."""
-        for phase, kind in (("B", "begin"), ("E", "end")):
-            rows = [i for i, p in enumerate(events.ph) if p == phase] if phase in events.ph else []
-            if rows:
-                picked = np.array(rows)
-                names = [self.intern[events.name[i]] for i in rows]
-                ops = [KINDS.get(events.cat[i]) == "op" for i in rows]
-                batch.columns[kind] = {
-                    "name": np.array(names, dtype=np.int32), "start": events.start[picked],
-                    "thread": self._threads(events, picked), "op": np.array(ops, dtype=bool),
-                }  # fmt: skip
+        chosen = [events[i] for i in rows]
+        batch.columns[kind] = {
+            "name": self._names(chosen), "start": times.of(chosen, rows)[0], "thread": self._threads(chosen),
+            "op": np.array([KINDS.get(e.cat) == "op" for e in chosen], dtype=bool),
+        }  # fmt: skip
 
-    def _device(self, events: _Columns, rows: list[int], columns: dict[str, np.ndarray]) -> None:
-        args = [events.args[i] or _NO_ARGS for i in rows]
-        device = [events.pid[i] if a.device is None else a.device for i, a in zip(rows, args, strict=True)]
-        stream = [events.tid[i] if a.stream is None else a.stream for i, a in zip(rows, args, strict=True)]
-        columns["device"] = _integers([_number(v) for v in device])
-        columns["stream"] = _integers([_number(v) for v in stream])
+    def _device(self, events: list[_Event], columns: dict[str, np.ndarray]) -> None:
+        args = [e.args or _NO_ARGS for e in events]
+        columns["device"] = _integers(
+            [e.pid if a.device is None else a.device for e, a in zip(events, args, strict=True)]
+        )
+        columns["stream"] = _integers(
+            [e.tid if a.stream is None else a.stream for e, a in zip(events, args, strict=True)]
+        )
         columns["correlation"] = _integers([a.correlation for a in args])
-        columns["bytes"] = _integers([_number(a.bytes) for a in args])
+        columns["bytes"] = _integers([a.bytes for a in args])
         columns["graph"] = _integers([a.graph for a in args])
         columns["node"] = _integers([a.node for a in args])
         columns["grid"] = self._raw([a.grid for a in args])
         columns["block"] = self._raw([a.block for a in args])
 
-    def _launch(self, events: _Columns, rows: list[int], columns: dict[str, np.ndarray]) -> None:
+    def _launch(self, events: list[_Event], columns: dict[str, np.ndarray]) -> None:
         intern = self.intern
-        args = [events.args[i] or _NO_ARGS for i in rows]
+        args = [e.args or _NO_ARGS for e in events]
         columns["correlation"] = _integers([a.correlation for a in args])
         columns["kernel"] = np.array([-1 if a.kernel is None else intern[a.kernel] for a in args], dtype=np.int32)
         columns["grid"] = self._raw([a.grid for a in args])
         columns["block"] = self._raw([a.block for a in args])
 
-    def _threads(self, events: _Columns, picked: np.ndarray) -> np.ndarray:
-        """Ids of "pid/tid" for the picked events."""
-        pid, tid = events.ids()
-        if pid is None or tid is None:
-            pairs = [(events.pid[i], events.tid[i]) for i in picked.tolist()]
-            return np.array([self.intern[f"{p}/{t}"] for p, t in pairs], dtype=np.int32)
-        both = np.stack([pid[picked], tid[picked]])
-        if (both == both[:, :1]).all():
-            return np.full(picked.size, self.intern[f"{both[0, 0]}/{both[1, 0]}"], dtype=np.int32)
-        pairs, inverse = np.unique(both, axis=1, return_inverse=True)
-        ids = np.array([self.intern[f"{p}/{t}"] for p, t in pairs.T.tolist()], dtype=np.int32)
-        return ids[inverse.reshape(-1)]
+    def _names(self, events: list[_Event]) -> np.ndarray:
+        intern = self.intern
+        return np.fromiter([intern[e.name] for e in events], dtype=np.int32, count=len(events))
+
+    def _threads(self, events: list[_Event]) -> np.ndarray:
+        """Ids of "pid/tid". Nearly always all events of a piece are of one thread."""
+        pids, tids = [e.pid for e in events], [e.tid for e in events]
+        if pids.count(pids[0]) == len(pids) and tids.count(tids[0]) == len(tids):
+            return np.full(len(events), self.intern[f"{pids[0]}/{tids[0]}"], dtype=np.int32)
+        pairs = list(zip(pids, tids, strict=True))
+        known = {pair: self.intern[f"{pair[0]}/{pair[1]}"] for pair in dict.fromkeys(pairs)}
+        return np.fromiter([known[pair] for pair in pairs], dtype=np.int32, count=len(pairs))
 
     def _raw(self, values: list[Raw]) -> np.ndarray:
+        if values.count(_NONE) == len(values):
+            return np.full(len(values), -1, dtype=np.int32)
         intern = self.intern
         return np.array([-1 if v is _NONE else intern[bytes(v)] for v in values], dtype=np.int32)
 
 
-class _Columns:
-    """Events by field instead of by event."""
+class _FloatTimes:
+    """(start, duration) in nanoseconds of events, from their floats; read again digit by digit where these are too
+    coarse.
+    """
 
-    def __init__(self, events: list[_Event]) -> None:
-        if events:
-            self.ph, self.cat, self.name, self.pid, self.tid, ts, dur, self.args = zip(
-                *map(astuple, events), strict=True
-            )
-        else:
-            self.ph = self.cat = self.name = self.pid = self.tid = ts = dur = self.args = ()
-        self.ts = np.array(ts, dtype=np.float64)
-        self.start = np.rint(self.ts * 1000).astype(np.int64)
-        self.duration = np.rint(np.array(dur, dtype=np.float64) * 1000).astype(np.int64)
+    def __init__(self, array: bytes | bytearray) -> None:
+        self.array = array
+        self._exact: _ExactTimes | None = None
 
-    def set_exact(self, times: list[tuple[int, ...]]) -> None:
-        exact = np.array(times, dtype=np.int64).reshape(-1, 2)
-        self.start, self.duration = exact[:, 0], exact[:, 1]
-
-    def ids(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """(pids, tids) as integers; None for one that holds text."""
-        if not hasattr(self, "_ids"):
-            arrays = [np.array(values) for values in (self.pid, self.tid)]
-            self._ids = tuple(a if a.dtype.kind == "i" else None for a in arrays)
-        return self._ids
+    def of(self, events: list[_Event], rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        start = np.fromiter([e.ts for e in events], dtype=np.float64, count=len(events))
+        if start.max() >= EXACT_BELOW_US:
+            if self._exact is None:
+                decoded = _EXACT_EVENTS.decode(self.array)
+                self._exact = _ExactTimes([_nanoseconds(e.ts, e.dur) for e in decoded])
+            return self._exact.of(events, rows)
+        duration = np.fromiter([e.dur for e in events], dtype=np.float64, count=len(events))
+        return tuple(np.rint(values * 1000).astype(np.int64) for values in (start, duration))
 
 
-def _columns(piece: bytes) -> _Columns:
-    text = b"[" + piece + b"]"
-    columns = _Columns(_EVENTS.decode(text))
-    if columns.ts.size and columns.ts.max() >= EXACT_BELOW_US:
-        columns.set_exact([_nanoseconds(e.ts, e.dur) for e in _EXACT_EVENTS.decode(text)])
-    return columns
+class _ExactTimes:
+    """The same from integers of nanoseconds, by position."""
+
+    def __init__(self, times: list[tuple[int, ...]]) -> None:
+        self.times = np.array(times, dtype=np.int64).reshape(-1, 2)
+
+    def of(self, events: list[_Event], rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        picked = self.times[rows]
+        return picked[:, 0], picked[:, 1]
 
 
-def _lenient_columns(texts: list[bytes], batch: Batch) -> _Columns:
+_Times = _FloatTimes | _ExactTimes
+
+
+def _lenient_events(texts: list[bytes], batch: Batch) -> tuple[list[_Event], _ExactTimes]:
     events, times = [], []
     for text in texts:
         event = _lenient(text)
@@ -293,13 +303,17 @@ def _lenient_columns(texts: list[bytes], batch: Batch) -> _Columns:
             continue
         events.append(event[0])
         times.append(event[1])
-    columns = _Columns(events)
-    columns.set_exact(times)
-    return columns
+    return events, _ExactTimes(times)
 
 
-def _integers(values: list[int | None]) -> np.ndarray:
-    return np.array([-1 if v is None else v for v in values], dtype=np.int64)
+def _integers(values: list[int | str | None]) -> np.ndarray:
+    """int64 of a field that old files write as text, -1 for absent."""
+    if values.count(None) == len(values):
+        return np.full(len(values), -1, dtype=np.int64)
+    with suppress(TypeError, ValueError):
+        if not any(map(isinstance, values, repeat(str))):
+            return np.fromiter(values, dtype=np.int64, count=len(values))
+    return np.array([-1 if (n := _number(v)) is None else n for v in values], dtype=np.int64)
 
 
 def _number(value: int | str | None) -> int | None:

@@ -7,14 +7,20 @@ import sys
 from typing import Any
 
 
-def load_piece(piece: bytes | tuple[str, int, int]) -> bytes:
-    """The bytes of a piece: themselves, or (path, start, stop) of a plain file."""
+def load_piece(piece: bytes | tuple[str, int, int]) -> bytearray:
+    """A piece's bytes in brackets, as one JSON array; a piece of a plain file is (path, start, stop)."""
     if isinstance(piece, bytes):
-        return piece
-    path, start, stop = piece
-    with open(path, "rb") as file:
-        file.seek(start)
-        return file.read(stop - start)
+        text = bytearray(len(piece) + 2)
+        text[1:-1] = piece
+    else:
+        path, start, stop = piece
+        text = bytearray(stop - start + 2)
+        with open(path, "rb") as file:
+            file.seek(start)
+            read = file.readinto(memoryview(text)[1:-1])
+        del text[read + 1 : -1]  # the file has shrunk since
+    text[0], text[-1] = b"[]"
+    return text
 
 
 def main() -> None:
