@@ -121,3 +121,14 @@ def test_the_command_ends_with_status_2_and_one_line():
     command = [sys.executable, "-m", "atrex.cli.main", "trace", "info", "nowhere.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stderr == "error: nowhere.json: No such file or directory\n"
+
+
+def test_a_trace_without_durations_is_told_and_does_not_stop_anything(tmp_path):
+    built = scene.serving()
+    for event in built.events:
+        event["dur"] = 0
+    path = put(tmp_path, "a.json", built)
+    assert "every device record lasts 0 ns" in run("info", path)
+    run("import", path, "--out", tmp_path / "out", "--jobs", 1)
+    assert json.loads(run("top", tmp_path / "out", "--json"))["total_ns"] == 0
+    run("top", tmp_path / "out", "--limit", 1)

@@ -146,3 +146,15 @@ def test_graph_kernels_without_a_capture_are_counted_apart(tmp_path):
     analysis = analyse(tmp_path, replay(), "replay.json")
     assert set(analysis.joins.link) == {"graph"}
     assert set(analysis.phases.phase) == {"decode"}
+
+
+def test_kernels_of_a_graph_keep_the_moe_call_of_their_capture(tmp_path):
+    body = [
+        ("vllm::moe_forward", "fused_moe_kernel"),
+        ("aten::mm", BODY[2][1]),
+        ("vllm::moe_forward", "fused_moe_kernel"),
+    ]
+    _, analysis = joined(tmp_path, capture(True, body), replay(True, [k for _, k in body], steps=1))
+    order = np.argsort(analysis.trace.device["start"].to_numpy())
+    first, between, second = (int(analysis.joins.group[i]) for i in order)
+    assert first >= 0 and second >= 0 and first != second and between == -1

@@ -155,3 +155,18 @@ def test_copies_and_sets_stand_beside_kernels(tmp_path):
     analysis = analyse(tmp_path, built)
     assert families(analysis) == ["copy", "copy"]
     assert analysis.trace.device.sort("start")["bytes"].to_list() == [64, 4]
+
+
+@pytest.mark.parametrize(
+    ("op", "frame", "framework"),
+    [
+        ("vllm::all_reduce", None, "vllm"),
+        ("aten::mm", "/sgl-workspace/sglang/python/sglang/srt/models/qwen3.py(3): forward", "sglang"),
+        ("aten::mm", "transformers/models/qwen3/modeling_qwen3.py(3): forward", "transformers"),
+        ("aten::mm", None, None),
+    ],
+)
+def test_the_engine_is_known_by_its_names(tmp_path, op, frame, framework):
+    built = scene.Scene()
+    built.call([op], "some_kernel", 1_000, frame=frame)
+    assert analyse(tmp_path, built).framework == framework

@@ -1,7 +1,6 @@
 """Real traces, where they are: shares mapped and linked, the graph joins, the operators of a published table."""
 
 import csv
-import json
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from atrex.traces import importer, summary
 from atrex.traces.families.match import Matcher
 from atrex.traces.linking import Context
 from atrex.traces.pipeline import Options
+from tests.traces import gold
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not here")
@@ -133,49 +133,36 @@ def test_other_formats_and_oddities(name, kernels, linked, mapped):
 
 
 GOLD = SHARED / "gold" / "sglang_qwen3_30b_a3b_diff_stats.csv"
-# What each operator of the table is; where one encloses several, its kernels are told apart by what their names say.
-GOLD_OPS = {
-    "aten::mm": "gemm", "aiter::rmsnorm": "rms_norm", "aiter::add_rmsnorm": "fused_add_rms_norm",
-    "sglang::fused_inplace_qknorm": "fused_qk_rmsnorm", "aiter::topk_softmax_asm": "moe_topk_gating_softmax",
-    "sglang_profiler::attention_paged_attention_ragged": "paged_attention_decode",
-    "sglang_profiler::decode_trtllm_batch_decode_with_kv_cache": "paged_attention_decode",
-    "sglang_profiler::fused_add_rmsnorm_fused_add_rmsnorm_cute": "fused_add_rms_norm",
-    "sglang_profiler::utils_fused_qk_rope_reshape_and_cache": "fused_qkv_rope",
-    "sglang::apply_rope_inplace_with_kvcache": "fused_qkv_rope", "aiter::moe_sorting_fwd": "moe_count_and_sort",
-    "aiter::ck_moe_stage1": "fused_moe", "aiter::ck_moe_stage2": "fused_moe", "aten::copy_": "copy",
-    "sglang_profiler::core_trtllm_bf16_moe": {"bmm_": "fused_moe", "routing": "moe_topk_gating_softmax",
-                                              "finalize": "moe_sum_reduce"},
-    "aten::argmax": "sampling",
-}  # fmt: skip
-
-
-def expected_family(row):
-    found = GOLD_OPS.get(row["cpu_op_name"])
-    if isinstance(found, dict):
-        return next((family for part, family in found.items() if part in row["name"]), None)
-    return found
 
 
 def test_the_operators_of_the_published_table_agree():
     """Kernels of both decode traces by name alone, as in the replays, against the operator the table gives them."""
-    rows = list(csv.DictReader(GOLD.open()))
     matcher = Matcher()
-    total = right = 0.0
-    for row in rows:
-        time = float(row["kernel_time"])
-        total += time
-        right += time * (matcher.classify(row["name"]).family == expected_family(row))
-    assert len(rows) == 1518 and right / total >= 0.99
+    share, rows = gold.agreement(GOLD, lambda row: matcher.classify(row["name"]).family)
+    assert rows == 1518 and share >= 0.99
 
 
 def test_the_operators_of_the_published_table_agree_with_their_context():
-    rows = list(csv.DictReader(GOLD.open()))
     matcher = Matcher()
-    total = right = 0.0
-    for row in rows:
+
+    def family(row):
         modules = tuple(m.strip().removeprefix("nn.Module: ") for m in row["nn_module_stack"].split(";") if m != "root")
-        context = Context(ops=(row["cpu_op_name"],), modules=modules)
-        found = matcher.classify(row["name"], context=context, dtypes=json.dumps(row["Input type"]))
-        total += float(row["kernel_time"])
-        right += float(row["kernel_time"]) * (found.family == expected_family(row))
+        return matcher.classify(row["name"], context=Context(ops=(row["cpu_op_name"],), modules=modules)).family
+
+    assert gold.agreement(GOLD, family)[0] >= 0.99
+
+
+def test_the_replays_of_the_published_table_agree():
+    """The kernels of the traces themselves, replayed from graphs, by the table's operator for a kernel of that name."""
+    with GOLD.open() as file:
+        known = {row["name"]: gold.expected(row) for row in csv.DictReader(file)}
+    right = total = 0.0
+    for name in ("mi300_sglang_qwen3_30b_a3b_decode", "b300_sglang_qwen3_30b_a3b_decode"):
+        analysis = analyse(name)
+        names, durations = analysis.trace.device["name"].to_list(), analysis.trace.device["dur"].to_list()
+        for number, dur, assignment in zip(names, durations, analysis.assignment, strict=True):
+            text = analysis.trace.strings[number]
+            if text in known:
+                total += dur
+                right += dur * (analysis.assignments[assignment].family == known[text])
     assert right / total >= 0.99

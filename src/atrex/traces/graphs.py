@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atrex.traces import raw
-from atrex.traces.linking import Context, Linked
+from atrex.traces.linking import Context, Linked, table_ids
 from atrex.traces.sites import Site
 
 _BEGIN, _END = re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture")
@@ -31,12 +31,16 @@ _NO_CONTEXT = Context()
 
 @dataclass(frozen=True)
 class Node:
-    """One captured launch. `name`: of the kernel, where the launch says it. `launch`: its row in the capture."""
+    """One captured launch. `name`: of the kernel, where the launch says it. `launch`: its row in the capture's table.
+
+    `group`: id of the MoE call around it in the capture's `host_ops`, or -1.
+    """
 
     kind: int
     name: str | None
     site: Site
     launch: int
+    group: int = -1
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def captured_graphs(
     kind_of = {n: _launch_kind(strings[n]) for n in set(api)}
     thread, kernel = launches["thread"].to_list(), launches["kernel"].to_list()
     step, nodes = launches["step"].to_list(), linked.nodes
+    group, ids = launches["group"].to_list(), table_ids(linked, strings)
     graphs = []
     for begin in begins:
         found: list[Node] = []
@@ -111,7 +116,8 @@ def captured_graphs(
                 continue
             name = strings[kernel[i]] if kernel[i] >= 0 else None
             where = int(site_of_launch[i])
-            found.append(Node(kind, name, sites[where] if where >= 0 else Site(_NO_CONTEXT), i))
+            call = int(ids[group[i]]) if group[i] >= 0 else -1
+            found.append(Node(kind, name, sites[where] if where >= 0 else Site(_NO_CONTEXT), i, call))
         size, mode = None, None
         at = step[begin] if step[begin] >= 0 else launches["node"][begin]
         while at >= 0:
@@ -188,6 +194,8 @@ class Joiner:
                     best = joined
                 if joined.exact and joined.agreement == 1.0:
                     return joined
+            if best is not None:  # sets of other sizes fit the step less
+                return best
         return best
 
     def _candidates(self, replay: Replay) -> list[list[int]]:

@@ -210,6 +210,25 @@ def _contexts(
     return contexts, np.where(innermost >= 0, inverse.reshape(-1), -1)
 
 
+def kept_ranges(linked: Linked, strings: raw.Strings) -> np.ndarray:
+    """Which nodes the table `host_ops` keeps: operators and modules around a launch.
+
+    Other frames, several times as many, are in `contexts` by name.
+    """
+    kind, name = linked.nodes["kind"].to_numpy(), linked.nodes["name"].to_numpy()
+    module = [n for n in np.unique(name).tolist() if strings[n].startswith(MODULE_PREFIX)]
+    return linked.used & ((kind == raw.OP) | ((kind == raw.FRAME) & np.isin(name, module)))
+
+
+def table_ids(linked: Linked, strings: raw.Strings) -> np.ndarray:
+    """node row -> id in the table `host_ops`, for annotations in `annotations`; -1 for what no table keeps."""
+    annotation = linked.nodes["kind"].to_numpy() == raw.ANNOTATION
+    ids = np.full(len(linked.nodes), -1, dtype=np.int64)
+    for kept in (annotation, kept_ranges(linked, strings)):
+        ids[kept] = np.arange(int(kept.sum()))
+    return ids
+
+
 def _launch_of(device: pl.DataFrame, launches: pl.DataFrame) -> np.ndarray:
     """The launch of each device record by (process, correlation id): the first where ids repeat, -1 where none is."""
     known = (

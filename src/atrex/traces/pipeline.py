@@ -22,7 +22,7 @@ from atrex.traces.timejoin import BY_TIME, by_own_clock
 
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")
 # How a record was joined to what caused it. `graph`: its graph's launch is known, what it does inside is not.
-LINKS = ("correlation", "capture", "node", "sequence", "time", "graph", "none")
+LINKS = ("correlation", "capture", "node", "time", "graph", "none")
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,14 @@ class Options:
 @dataclass
 class Joins:
     """How each device record was joined to its cause: `link` (one of LINKS), `site` (index or -1), and for records of
-    graphs the capture's trace and the launch's row there. `replays`, `joined`: graph launches, and those joined."""
+    graphs the capture's trace, the launch's row there and the MoE call around it. `replays`, `joined`: graph launches,
+    and those joined."""
 
     link: np.ndarray
     site: np.ndarray
     capture: np.ndarray
     capture_launch: np.ndarray
+    group: np.ndarray
     replays: int = 0
     joined: int = 0
     agreement: list[float] = field(default_factory=list)
@@ -77,6 +79,7 @@ class Analysis:
     overlapping: int
     site_of_launch: np.ndarray
     captured: list[CapturedGraph]
+    framework: str | None = None
 
     @property
     def path(self) -> Path:
@@ -121,8 +124,15 @@ def analyse(
     return Analysis(
         trace=trace, linked=linked, sites=sites, launch=launch, joins=joins, assignments=assignments,
         assignment=assignment, phases=labelled, steps=steps, exclusive=exclusive, overlapping=overlapping,
-        site_of_launch=site_of_launch, captured=own,
+        site_of_launch=site_of_launch, captured=own, framework=_framework(trace, sites, matcher),
     )  # fmt: skip
+
+
+def _framework(trace: raw.RawTrace, sites: Sequence[Site], matcher: Matcher) -> str | None:
+    """The engine that ran, by every name in the trace and around the captured launches it was joined to."""
+    contexts = {site.context for site in sites}
+    around = (name for c in contexts for names in (c.ops, c.modules, c.frames) for name in names)
+    return matcher.framework({*trace.meta.processes.values(), *trace.strings.values, *around})
 
 
 def graph_launches(linked: Linked, strings: raw.Strings) -> np.ndarray:
@@ -138,6 +148,7 @@ def _links(linked: Linked, trace: raw.RawTrace, launch: np.ndarray, site_of_laun
     joins = Joins(
         link=np.full(n, "none", dtype=object), site=np.full(n, -1, dtype=np.int64),
         capture=np.full(n, None, dtype=object), capture_launch=np.full(n, -1, dtype=np.int64),
+        group=np.full(n, -1, dtype=np.int64),
     )  # fmt: skip
     if not len(linked.launches):
         return joins
@@ -198,6 +209,7 @@ def _join_graphs(
             row = replay.rows[position]
             joins.site[row], joins.link[row] = at, "capture"
             joins.capture[row], joins.capture_launch[row] = found.graph.trace, node.launch
+            joins.group[row] = node.group
 
 
 def classify(

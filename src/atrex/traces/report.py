@@ -202,8 +202,8 @@ def print_top(document: dict[str, Any], limit: int, console: Console) -> None:
         )  # fmt: skip
     console.print(table)
     if len(shown) < len(rows):
-        rest = sum(r["ns"] for r in rows[len(shown) :])
-        console.print(f"... {len(rows) - len(shown)} more, {rest / document['total_ns']:.2%}", markup=False)
+        rest = sum(r["share"] for r in rows[len(shown) :])
+        console.print(f"... {len(rows) - len(shown)} more, {rest:.2%}", markup=False)
     of = f"of phase {document['phase']}" if document["phase"] else "in all"
     console.print(
         f"{document['total_ns'] / 1e6:.3f} ms of {document['time']} device time {of}, "

@@ -11,7 +11,7 @@ from atrex.traces import phases, raw
 from atrex.traces.families.rules import load_rules
 from atrex.traces.pipeline import LINKS, Analysis
 
-LINKED = ("correlation", "capture", "node", "sequence", "time")
+LINKED = ("correlation", "capture", "node", "time")
 
 
 def summarize(analysis: Analysis, trace_id: str, app: str | None, rank: int | None) -> dict[str, Any]:
@@ -40,6 +40,7 @@ def summarize(analysis: Analysis, trace_id: str, app: str | None, rank: int | No
         "format": meta.format,
         "dialect": meta.dialect,
         "vendor": meta.vendor or None,
+        "framework": analysis.framework,
         "devices": meta.devices,
         "world_size": meta.world_size,
         "base_ns": meta.base_ns,

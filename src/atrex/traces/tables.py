@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from atrex.traces import raw
-from atrex.traces.linking import MODULE_PREFIX
+from atrex.traces.linking import kept_ranges, table_ids
 from atrex.traces.pipeline import Analysis, short_name
 
 TABLES = ("kernels", "launches", "host_ops", "annotations", "contexts")
@@ -24,7 +24,7 @@ TABLES = ("kernels", "launches", "host_ops", "annotations", "contexts")
 
 def build(analysis: Analysis, trace_id: str, app: str | None, rank: int | None) -> dict[str, pl.DataFrame]:
     """All tables of one trace. `trace_id` is a column of each, `app` and `rank` of `kernels`."""
-    kept = _kept_nodes(analysis)
+    kept = table_ids(analysis.linked, analysis.trace.strings)
     frames = {
         "kernels": _kernels(analysis, kept, app, rank),
         "launches": _launches(analysis, kept),
@@ -35,26 +35,6 @@ def build(analysis: Analysis, trace_id: str, app: str | None, rank: int | None) 
     return {
         name: frame.select(pl.lit(trace_id, dtype=pl.String).alias("trace"), pl.all()) for name, frame in frames.items()
     }
-
-
-def _kept_nodes(analysis: Analysis) -> np.ndarray:
-    """node row -> id in `host_ops`, or in `annotations` for ranges; -1 for ranges of no launch, which are left out."""
-    linked = analysis.linked
-    annotation = linked.nodes["kind"].to_numpy() == raw.ANNOTATION
-    ids = np.full(len(linked.nodes), -1, dtype=np.int64)
-    ids[annotation] = np.arange(int(annotation.sum()))
-    kept = _operators_and_modules(analysis)
-    ids[kept] = np.arange(int(kept.sum()))
-    return ids
-
-
-def _operators_and_modules(analysis: Analysis) -> np.ndarray:
-    """Which ranges `host_ops` keeps: operators and modules around a launch. Other frames, several times as many, are in
-    `contexts` by name."""
-    linked, strings = analysis.linked, analysis.trace.strings
-    kind, name = linked.nodes["kind"].to_numpy(), linked.nodes["name"].to_numpy()
-    module = [n for n in np.unique(name).tolist() if strings[n].startswith(MODULE_PREFIX)]
-    return linked.used & ((kind == raw.OP) | ((kind == raw.FRAME) & np.isin(name, module)))
 
 
 def _nullable(name: str, values: np.ndarray, dtype: Any) -> pl.Series:
@@ -104,11 +84,13 @@ def _kernels(analysis: Analysis, kept: np.ndarray, app: str | None, rank: int | 
     launched = linked.launches
     direct = np.where(np.isin(joins.link, ("correlation", "time")), launch, -1)
     op_row = _pick(launched["op"].to_numpy(), direct)
-    group = _pick(kept, _pick(launched["group"].to_numpy(), direct))
+    # Of a replayed graph, the call in its capture: with the graph's launch it tells calls apart.
+    group = np.where(direct >= 0, _pick(kept, _pick(launched["group"].to_numpy(), direct)), joins.group)
     name = device["name"].to_numpy()
     columns = [
         pl.Series("app", [app], dtype=pl.String).new_from_index(0, len(device)),
         pl.Series("rank", [rank], dtype=pl.Int32).new_from_index(0, len(device)),
+        pl.Series("framework", [analysis.framework], dtype=pl.String).new_from_index(0, len(device)),
         pl.Series("id", np.arange(len(device)), dtype=pl.UInt32),
         _looked_up("kind", list(raw.DEVICE_KIND_NAMES), device["kind"].to_numpy().astype(np.int64)),
         _looked_up("name", list(strings.values), name),
@@ -167,7 +149,7 @@ def _launches(analysis: Analysis, kept: np.ndarray) -> pl.DataFrame:
 
 def _host_ops(analysis: Analysis, kept: np.ndarray) -> pl.DataFrame:
     linked, strings = analysis.linked, analysis.trace.strings
-    keep = _operators_and_modules(analysis)
+    keep = kept_ranges(linked, strings)
     rows = np.flatnonzero(keep)
     nodes = linked.nodes[rows]
     names = nodes["name"].to_numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from atrex.traces import names
@@ -51,6 +51,16 @@ class Matcher:
     def is_group(self, name: str) -> bool:
         """Whether a range of this name is one call of an MoE layer."""
         return any(pattern.search(name) for pattern in self.rules.groups.values())
+
+    def framework(self, names: Iterable[str]) -> str | None:
+        """The engine that ran, by the names of processes, operators and frames; None if none of them tells."""
+        seen = dict.fromkeys(self.rules.engines, 0)
+        for name in names:
+            for engine, pattern in self.rules.engines.items():
+                if pattern.search(name):
+                    seen[engine] += 1
+        best = max(seen, key=lambda engine: seen[engine], default=None)
+        return best if best is not None and seen[best] else None
 
     def computes(self, name: str) -> str:
         """The token of what a kernel computes, by its name alone; '' where it does not say."""

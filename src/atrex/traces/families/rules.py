@@ -107,6 +107,7 @@ class _File(_Strict):
 class _FamiliesFile(_Strict):
     families: dict[str, Family]
     groups: dict[str, dict[str, _Expression]] = {}
+    engines: dict[str, _Expression] = {}
 
 
 _PATTERN_FIELDS = ("kernel", "text", "op", "ops", "module", "modules", "frame", "frames", "annotations", "dtypes")
@@ -136,6 +137,7 @@ class RuleSet:
     groups: dict[str, Expression]  # MoE calls: expressions for "op" and "module"
     frameworks: tuple[str, ...]
     chains: ChainMatcher
+    engines: dict[str, Expression]
 
 
 def load_rules(folder: Path | None = None) -> RuleSet:
@@ -206,7 +208,8 @@ def _load(folder: Path) -> RuleSet:
         matcher = ChainMatcher(tokens, chains, CHAIN_ANCHORS)
     except ValueError as error:
         raise UserError(f"{folder}: chains: {error}") from None
-    return RuleSet(base.families, tuple(classes), tuple(compiled), groups, tuple(frameworks), matcher)
+    return RuleSet(base.families, tuple(classes), tuple(compiled), groups, tuple(frameworks), matcher,
+                   {k: _expression(v) for k, v in base.engines.items()})  # fmt: skip
 
 
 def _parse(path: Path, model: type[Any]) -> Any:
