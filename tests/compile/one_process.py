@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 def compile_here(candidates: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Outcomes by candidate and shape, from a process of its own."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH")]))
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, __file__], input=json.dumps(candidates), env=env, capture_output=True, text=True, timeout=280
     )

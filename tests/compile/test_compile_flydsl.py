@@ -2,7 +2,7 @@
 
 import pytest
 
-from atrex.dsls.flydsl import find_linker
+from atrex.dsls.offline.linker import find_linker
 from tests.compile.one_process import compile_here
 
 pytest.importorskip("flydsl", reason="pip install 'atrex[flydsl]'")

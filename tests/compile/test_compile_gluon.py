@@ -2,7 +2,7 @@ import pytest
 
 from tests.compile.one_process import compile_here
 
-pytest.importorskip("triton", reason="pip install 'atrex[triton]'")
+pytest.importorskip("triton", minversion="3.6", reason="pip install 'triton>=3.6'")
 
 SOURCE = """
 import torch, triton, triton.language as tl

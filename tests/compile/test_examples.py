@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from atrex.dsls.cuda import find_nvcc
-from atrex.dsls.flydsl import find_linker
+from atrex.dsls.offline.linker import find_linker
 from tests.compile.one_process import ROOT, compile_here
 
 EXAMPLES = ROOT / "examples" / "candidates"

@@ -24,15 +24,6 @@ def functions(data: bytes) -> set[str]:
         return set()
 
 
-def has_section(data: bytes, name: str) -> bool:
-    """Whether an ELF file has a section of that name."""
-    try:
-        sections, names = _sections(data)
-        return any(_text(data, names + section[0]) == name for section in sections)
-    except (struct.error, IndexError, ValueError):
-        return False
-
-
 def cubins(data: bytes) -> list[bytes]:
     """The cubins inside a fat binary, or inside a file that holds some; each runs on to the end of `data`.
 
@@ -48,18 +39,12 @@ def cubins(data: bytes) -> list[bytes]:
     return found
 
 
-def _sections(data: bytes) -> tuple[list[tuple], int]:
-    """Section headers, and the offset of their names."""
-    head = _HEADER.unpack_from(data, 0)
+def _functions(data: bytes) -> set[str]:
     if data[:6] != _MAGIC:
         raise ValueError("not a 64-bit little-endian ELF file")
-    start, size, count, names = head[6], head[11], head[12], head[13]
+    head = _HEADER.unpack_from(data, 0)
+    start, size, count = head[6], head[11], head[12]
     sections = [_SECTION.unpack_from(data, start + i * size) for i in range(count)]
-    return sections, sections[names][4]
-
-
-def _functions(data: bytes) -> set[str]:
-    sections, _ = _sections(data)
     found = set()
     for section in sections:
         if section[1] not in _SYMBOL_TABLES:

@@ -17,7 +17,6 @@ import functools
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 from atrex.dsls.attribution import Owner, classify
 from atrex.dsls.base import DSL, Session, register
 from atrex.dsls.elf import functions
+from atrex.dsls.offline.linker import find_linker
 from atrex.dsls.offline.replace import once, replace
 
 if TYPE_CHECKING:
     from atrex.dsls.offline import Attempts, Target
 
-_LINKERS = ("ld.lld", "ld.lld-22", "ld.lld-21", "ld.lld-20", "ld.lld-19")  # LLVM 18 and older do not know the ABI
 _LDS = re.compile(r'#gpu\.kernel_metadata<"([^"]+)"[^}]*?group_segment_fixed_size = (\d+)')
 
 
@@ -166,18 +165,6 @@ def code_object(artifact: Any) -> bytes:
     with _create_mlir_context():
         ir.Module.parse(artifact._ir_text).operation.walk(visit)
     return found[0] if found else b""
-
-
-def find_linker() -> str | None:
-    """LLVM's linker, new enough: in ROCM_PATH, on PATH, or where Debian puts its versions."""
-    if (rocm := os.environ.get("ROCM_PATH")) and os.access(f"{rocm}/llvm/bin/ld.lld", os.X_OK):
-        return f"{rocm}/llvm/bin/ld.lld"
-    if os.access("/opt/rocm/llvm/bin/ld.lld", os.X_OK):
-        return "/opt/rocm/llvm/bin/ld.lld"
-    for name in _LINKERS[1:]:
-        if path := shutil.which(name):
-            return path
-    return shutil.which(_LINKERS[0])
 
 
 @register

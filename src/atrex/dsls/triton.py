@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from atrex.dsls.attribution import Owner, classify
 from atrex.dsls.base import DSL, Session, register
+from atrex.dsls.offline.linker import find_linker
 
 if TYPE_CHECKING:
     from atrex.dsls.offline import Attempts, Target
@@ -183,6 +184,11 @@ class TritonFamily(DSL):
         except ImportError:
             session.close()
         return session
+
+    def offline_env(self, target: Target, scratch: Path) -> dict[str, str]:
+        """Before 3.5 Triton links AMD code objects with a linker from outside."""
+        linker = find_linker() if target.backend == "hip" else None
+        return {"TRITON_HIP_LLD_PATH": linker} if linker else {}
 
     def compiling(self, target: Target, session: TritonSession, log: Attempts) -> AbstractContextManager[None]:
         from atrex.dsls.offline.triton_launch import compiling

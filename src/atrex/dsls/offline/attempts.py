@@ -65,8 +65,18 @@ class Attempts:
 
 
 def one_line(reason: object, limit: int = 300) -> str:
-    """An error as one line: its type where it is an exception, then its text with white space folded."""
-    text = " ".join(str(reason).split())
+    """An error as one line: its type where it is an exception, its text with white space folded, and what caused it."""
+    text = _folded(reason)
     if isinstance(reason, BaseException):
+        first = reason
+        while first.__cause__ is not None:
+            first = first.__cause__
+        because = _folded(first)
         text = f"{type(reason).__name__}: {text}"
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+        if first is not reason and because not in text:
+            text = f"{because} ({text})"
+    return text if len(text) <= limit else text[: max(limit, 3) - 3] + "..."
+
+
+def _folded(x: object) -> str:
+    return " ".join(str(x).split())

@@ -48,7 +48,7 @@ def compiling(
                 return compile_source(src, *args, **kwargs)
             except Exception as error:
                 if is_target(_Unfinished(src)):
-                    log.failed(_name(src), target.arch, error)
+                    log.failed(_name(src), "hsaco" if target.backend == "hip" else "cubin", error)
                 raise
 
         replace(undo, triton.compiler, "compile", compile_and_note)
@@ -65,14 +65,15 @@ def compiling(
             if getattr(kernel, "_atrex_noted", False):
                 return
             kernel._atrex_noted = True
-            launch = kernel._run
+            name = "_run" if "_run" in vars(kernel) else "run"  # 3.4 has no property before it
+            launch = vars(kernel)[name]
 
             def run(*args: Any, **kwargs: Any) -> Any:
                 if is_target(kernel):
                     log.compiled(kernel.name, *binary(kernel))
                 return launch(*args, **kwargs)
 
-            kernel._run = run
+            setattr(kernel, name, run)
 
         replace(undo, CompiledKernel, "_init_handles", init_and_note)
         yield
