@@ -46,6 +46,7 @@ class Baseline:
     floor_us: float
     round_trip_us: float = 0.0
     round_trip_p90_us: float = 0.0
+    round_trip_p10_us: float = 0.0
 
 
 @dataclass

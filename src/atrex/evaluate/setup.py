@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Setup:
     def refresh(self) -> None:
         """Measure anew what the way to a worker costs: other load on the machine may have come or gone."""
         now = _baseline(self)
-        self.baseline.round_trip_us, self.baseline.round_trip_p90_us = now.round_trip_us, now.round_trip_p90_us
+        self.baseline = replace(now, null_us=self.baseline.null_us, floor_us=self.baseline.floor_us)
 
     def close(self) -> None:
         if self._next is not None:
@@ -176,7 +176,9 @@ def _baseline(setup: Setup, calls: int = 60) -> Baseline:
     finally:
         worker.close()
         bindings.close()
-    found = Baseline(0.0, stats.median(inside), stats.median(extra), stats.percentile(extra, 90))
+    found = Baseline(
+        0.0, stats.median(inside), stats.median(extra), stats.percentile(extra, 90), stats.percentile(extra, 10)
+    )
     if setup.device.type == "cuda":
         found.null_us, found.floor_us = measure_floor(setup.protocol, lambda: torch.cuda._sleep(0))
     return found
