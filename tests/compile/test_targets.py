@@ -1,5 +1,6 @@
 import pytest
 
+from atrex import dsls
 from atrex.compile.outcome import Outcome, counts
 from atrex.dsls.offline import Attempts, parse_target
 from atrex.errors import UserError
@@ -30,6 +31,14 @@ def test_a_target_without_a_chip_file_compiles_without_figures():
 def test_anything_else_is_no_target(name):
     with pytest.raises(UserError, match="expected cpu, an architecture such as sm_90a or gfx942, or a chip"):
         parse_target(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [("sm_90", "sm_90a"), ("H20", "sm_90a"), ("sm_100f", "sm_100f"), ("L40S", "sm_89"), ("sm_80", "sm_80")],
+)
+def test_cute_dsl_is_given_the_architecture_with_its_own_instructions(name, arch, tmp_path):
+    assert dsls.get("cutedsl").offline_env(parse_target(name), tmp_path) == {"CUTE_DSL_ARCH": arch}
 
 
 def artifact(name, sha="", reason=""):

@@ -187,9 +187,10 @@ class Cutedsl(DSL):
         return session
 
     def offline_env(self, target: Target, scratch: Path) -> dict[str, str]:
-        """The architecture; sm_90 means sm_90a, without which there is neither TMA nor WGMMA."""
-        arch = f"{target.arch}a" if target.capability in (90, 100, 103) and target.name == target.arch else target.name
-        return {"CUTE_DSL_ARCH": arch if arch.startswith("sm_") else f"{target.arch}a"}
+        """The architecture; sm_90 and newer mean sm_90a and so on, without which there is neither TMA nor WGMMA."""
+        given = target.name if target.name.startswith("sm_") else target.arch
+        plain = given == target.arch and target.capability >= 90
+        return {"CUTE_DSL_ARCH": f"{given}a" if plain else given}
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
         from cuda.pathfinder import DynamicLibNotFoundError
