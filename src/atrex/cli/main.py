@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 import atrex
-from atrex.cli import attacks, compare, doctor, hardware, repro, score, suite, suite_make, suite_stats, suite_validate
+from atrex.cli import (
+    attacks,
+    compare,
+    doctor,
+    hardware,
+    repro,
+    score,
+    serve_judge,
+    suite,
+    suite_make,
+    suite_stats,
+    suite_validate,
+)
 from atrex.cli import compile as compilation
 from atrex.cli import eval as evaluation
 from atrex.cli import trace as traces
@@ -35,6 +47,7 @@ app.command("score")(score.score)
 app.command("compare")(compare.compare)
 app.command("attacks")(attacks.attacks)
 app.command("repro")(repro.repro)
+app.command("serve-judge")(serve_judge.serve_judge)
 app.command("doctor")(doctor.doctor)
 
 

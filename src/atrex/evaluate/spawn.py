@@ -29,6 +29,7 @@ _PASSED_ON = (
 )  # fmt: skip
 _LOG_TAIL = 64 << 10
 _FLOOD_PAUSE = 0.02  # seconds after 64 KiB: 3 MiB/s
+_EXITS_KEPT = 100
 _LAST_WORDS = 8.0  # seconds for a zygote to end what its workers have started
 
 
@@ -150,8 +151,19 @@ class Zygote:
         while True:
             message, _ = self._channel.receive(30)
             if "pid" in message:
+                self._exits.pop(message["pid"], None)  # of an earlier worker that had the same number
                 return Worker(self, message["pid"], Channel(mine), log_read, folders, self.limits.output)
-            self._exits[message["exit"]] = message
+            self._note_exit(message)
+
+    def _note_exit(self, message: dict[str, Any]) -> None:
+        self._exits[message["exit"]] = message
+        while len(self._exits) > _EXITS_KEPT:  # most workers are ended by the judge, and nobody asks how
+            del self._exits[next(iter(self._exits))]
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process lives. What a worker did while it died says nothing about the worker's candidate."""
+        return self._process.poll() is None
 
     def how_it_ended(self, pid: int, timeout: float = 5.0) -> dict[str, Any]:
         """Of a worker that has ended `status`, its raw wait status, and `excess`, if it was over a limit.
@@ -165,7 +177,7 @@ class Zygote:
             except (ChannelClosed, ChannelTimeout):
                 return {}
             if "exit" in message:
-                self._exits[message["exit"]] = message
+                self._note_exit(message)
         return self._exits.pop(pid)
 
     def close(self) -> None:

@@ -100,6 +100,12 @@ class Homes:
         else:
             remove(folders.home)
 
+    def forget(self) -> None:
+        """Remove the homes of candidates that no worker has: their compiled kernels too."""
+        for home in (path for kind in ("candidate", "earlier") for path in self.root.glob(f"{kind}-*")):
+            if home not in self._placed:
+                remove(home)
+
     def close(self) -> None:
         remove(self.root)
 
