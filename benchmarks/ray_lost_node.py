@@ -19,13 +19,13 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
+from atrex.evaluate.engine import predicted_seconds
 from atrex.evaluate.run import Request, device_name, run, versions
 from atrex.evaluate.rundir import now
 from atrex.evaluate.setup import resolve_device
 from atrex.problems.load import load_suite
 
 CANDIDATE = Path(__file__).parents[1] / "examples" / "candidates" / "torch" / "rms_norm.py"
-FIRST_SHAPE = 44
 KILL_AT = 3
 
 
@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("--units", type=int, default=12)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    shapes = [s for s in load_suite().problem("rms_norm").shapes if int(s) >= FIRST_SHAPE][: args.units]
+    problem = load_suite().problem("rms_norm")
+    smallest = sorted(problem.shapes.values(), key=lambda shape: predicted_seconds(problem.work(shape)))
+    shapes = [shape.id for shape in smallest[: args.units]]
     node = {"num_cpus": 1, "resources": {"atrex_cpu": 1}, "object_store_memory": 80 << 20, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     second = cluster.add_node(**node)
@@ -75,14 +77,14 @@ def main() -> None:
         "planned": len(shapes),
         "killed": {
             "units_begun": killed.get("units_begun"),
-            "in_flight": [killed.get("in_flight")],
+            "in_flight_on_it": killed.get("in_flight"),
             "seconds_into_the_run": round(killed["at"] - started, 1) if killed else None,
         },
         "recorded_once": sum(n == 1 for n in recorded.values()),
         "recorded_twice": sum(n > 1 for n in recorded.values()),
         "not_recorded": len(set(shapes) - set(recorded)),
         "given_out_twice": sorted(shape for shape, n in given.items() if n > 1),
-        "records_by_node": Counter(r.node for r in outcome.records),
+        "records_by_node": Counter("second" if second.node_id[:8] in r.node else "first" for r in outcome.records),
         "verdicts": Counter(r.verdict.status for r in outcome.records),
         "seconds": round(ended - started, 1),
     }

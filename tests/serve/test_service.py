@@ -22,6 +22,7 @@ from tests.evaluate.conftest import HONEST
 pytest.importorskip("uvicorn", reason="needs atrex[serve]")
 
 WRONG = HONEST.replace("self.eps)", "self.eps + 1)")
+SMALL = "5,15-18,28,32,33,41,46-48"
 SLEEPS = HONEST.replace("h = x.float()", "import time; time.sleep(8); h = x.float()")
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "serve_judge.py"
 
@@ -104,7 +105,7 @@ def test_a_request_over_its_time_is_503_with_what_was_judged_and_the_next_one_is
 @pytest.mark.slow
 def test_clients_that_leave_do_not_hold_up_the_queue(server):
     before = server.health()["units_judged"]
-    body = json.dumps({"candidate": HONEST, "problem": "rms_norm", "shapes": "44-55", "held_out": False}).encode()
+    body = json.dumps({"candidate": HONEST, "problem": "rms_norm", "shapes": SMALL, "held_out": False}).encode()
     host, port = server.address.removeprefix("http://").split(":")
     head = f"POST /judge HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
     head = f"{head}Content-Length: {len(body)}\r\n\r\n".encode()
