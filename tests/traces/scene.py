@@ -118,7 +118,7 @@ def _text(event: dict[str, Any], offset: int, indent: int | None, whole: bool = 
     """One event with its times in microseconds, digits kept."""
     times = {"ts": event["ts"] + offset, "dur": event["dur"]}
     marked = {**event, **{k: f"@{v // 1000 if whole else _us(v)}@" for k, v in times.items()}}
-    return json.dumps(marked, indent=indent).replace('"@', "").replace('@"', "")
+    return json.dumps(marked, indent=indent, ensure_ascii=False).replace('"@', "").replace('@"', "")
 
 
 def render(events: list[dict[str, Any]], dialect: str = "kineto", header: dict[str, Any] | None = None) -> bytes:

@@ -13,7 +13,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,17 +103,24 @@ def trace_id(path: Path, source: Path, app: str | None, taken: Mapping[str, str]
         number += 1
 
 
-def write(path: Path, trace: str, frames: Mapping[str, pl.DataFrame], summary: dict[str, Any]) -> None:
-    """Write one trace. An interruption leaves the data set without it, or with the one that was there."""
-    for name, frame in frames.items():
+def write(path: Path, trace: str, frames: Mapping[str, Callable[[], pl.DataFrame]], summary: dict[str, Any]) -> None:
+    """Write one trace, its tables built and written side by side.
+
+    An interruption leaves the data set without it, or with the one that was there.
+    """
+
+    def put(name: str) -> None:
         target = path / name / f"{trace}.parquet"
         handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
         os.close(handle)
         try:
-            frame.write_parquet(temporary, compression="zstd", compression_level=1, statistics=False)
+            frames[name]().write_parquet(temporary, compression="zstd", compression_level=1, statistics=False)
             os.replace(temporary, target)
         finally:
             Path(temporary).unlink(missing_ok=True)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(put, frames))
     _write_json(path / "traces" / f"{trace}.json", summary)
 
 

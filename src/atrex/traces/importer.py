@@ -57,7 +57,7 @@ def import_file(
     rank = options.rank if options.rank is not None else analysis.trace.meta.rank
     about = summary.summarize(analysis, trace, options.app, rank)
     about["source"] = str(source.resolve())
-    dataset.write(out, trace, tables.build(analysis, trace, options.app, rank), about)
+    dataset.write(out, trace, tables.builders(analysis, trace, options.app, rank), about)
     return Imported(source, trace, about, captured=analysis.captured)
 
 

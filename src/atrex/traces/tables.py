@@ -1,7 +1,7 @@
 """The tables of a trace data set, built from an analysis.
 
 `kernels`: a row a device record (kernel, memcpy, memset). `launches`: the calls that started them. `host_ops`:
-operators, modules and Python frames that stand around a launch. `annotations`: ranges that engines and users drew, on
+operators and modules that stand around a launch. `annotations`: ranges that engines and users drew, on
 the host and on the device. `contexts`: the distinct chains of names around launches. Rows point at each other by
 `id`, within one trace; null is unknown. Times are nanoseconds on the trace's clock, `base_ns` of its summary is the
 wall clock of its zero where the file says.
@@ -10,6 +10,7 @@ wall clock of its zero where the file says.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,24 @@ from atrex.traces import raw
 from atrex.traces.linking import kept_ranges, table_ids
 from atrex.traces.pipeline import Analysis, short_name
 
-TABLES = ("kernels", "launches", "host_ops", "annotations", "contexts")
 
-
-def build(analysis: Analysis, trace_id: str, app: str | None, rank: int | None) -> dict[str, pl.DataFrame]:
-    """All tables of one trace. `trace_id` is a column of each, `app` and `rank` of `kernels`."""
+def builders(
+    analysis: Analysis, trace_id: str, app: str | None, rank: int | None
+) -> dict[str, Callable[[], pl.DataFrame]]:
+    """A function for each table of one trace. `trace_id` is a column of each, `app` and `rank` of `kernels`."""
     kept = table_ids(analysis.linked, analysis.trace.strings)
-    frames = {
-        "kernels": _kernels(analysis, kept, app, rank),
-        "launches": _launches(analysis, kept),
-        "host_ops": _host_ops(analysis, kept),
-        "annotations": _annotations(analysis, kept),
-        "contexts": _contexts(analysis),
+    made: dict[str, Callable[[], pl.DataFrame]] = {
+        "host_ops": lambda: _host_ops(analysis, kept),
+        "kernels": lambda: _kernels(analysis, kept, app, rank),
+        "launches": lambda: _launches(analysis, kept),
+        "annotations": lambda: _annotations(analysis, kept),
+        "contexts": lambda: _contexts(analysis),
     }
-    return {
-        name: frame.select(pl.lit(trace_id, dtype=pl.String).alias("trace"), pl.all()) for name, frame in frames.items()
-    }
+
+    def named(build: Callable[[], pl.DataFrame]) -> Callable[[], pl.DataFrame]:
+        return lambda: build().select(pl.lit(trace_id, dtype=pl.String).alias("trace"), pl.all())
+
+    return {name: named(build) for name, build in made.items()}
 
 
 def _nullable(name: str, values: np.ndarray, dtype: Any) -> pl.Series:

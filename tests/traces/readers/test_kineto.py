@@ -204,3 +204,13 @@ def test_progress_ends_at_the_file_size(tmp_path):
 def test_files_without_events_are_refused(tmp_path, content, said):
     with pytest.raises(UserError, match=said):
         read(tmp_path, content)
+
+
+def test_numbers_beyond_all_sense_are_taken_as_absent(tmp_path):
+    events = scene.serving().events
+    kernel = next(e for e in events if e["cat"] == "kernel")
+    kernel["args"]["correlation"] = 10**25
+    data = scene.render(events).replace(b'"dur": 2.301', b'"dur": 1e300', 1)
+    trace = read(tmp_path, data)
+    assert len(trace.device) == KERNELS and trace.device["correlation"].min() == -1
+    assert trace.device["dur"].min() >= 0

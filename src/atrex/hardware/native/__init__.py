@@ -35,15 +35,23 @@ def find_compiler() -> str:
     raise UserError(f"no C++ compiler ({wanted or 'g++'}) on PATH: install g++ (Debian and Ubuntu: apt install g++)")
 
 
-def build(cache_dir: Path | None = None) -> Path:
-    """The built library, compiled unless the cache has it. Raises UserError naming the compiler when that fails."""
+def build(
+    cache_dir: Path | None = None,
+    here: Path = HERE,
+    sources: tuple[str, ...] = SOURCES,
+    flags: tuple[str, ...] = FLAGS,
+) -> Path:
+    """A library built from `sources` in `here`, compiled unless the cache has it: the native helper by default.
+
+    Raises UserError naming the compiler when that fails.
+    """
     compiler = find_compiler()
     cache = (cache_dir or calibration_cache_dir()) / "native"
     digest = hashlib.sha256()
-    for name in SOURCES:
-        digest.update((HERE / name).read_bytes())
+    for name in sources:
+        digest.update((here / name).read_bytes())
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    digest.update("\0".join((*FLAGS, compiler, version, cpu_model(), platform.machine())).encode())
+    digest.update("\0".join((*flags, compiler, version, cpu_model(), platform.machine())).encode())
     library = cache / f"atrex-{digest.hexdigest()[:16]}.so"
     if library.exists():
         return library
@@ -53,7 +61,7 @@ def build(cache_dir: Path | None = None) -> Path:
     except OSError as error:
         raise UserError(f"{cache}: cannot write there ({error.strerror}); set ATREX_CACHE_DIR") from None
     os.close(handle)
-    command = [compiler, *FLAGS, *(str(HERE / name) for name in SOURCES if name.endswith(".cpp")), "-o", name]
+    command = [compiler, *flags, *(str(here / name) for name in sources if name.endswith(".cpp")), "-o", name]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         os.unlink(name)

@@ -81,7 +81,7 @@ _NO_ARGS = _Args()
 _PH, _CAT = attrgetter("ph"), attrgetter("cat")
 
 
-def _one_spacing(raw: bytes) -> str:
+def one_spacing(raw: bytes) -> str:
     """JSON as `json.dumps` spaces it, so that a value is the same string in every dialect."""
     try:
         return json.dumps(msgspec.json.decode(raw))
@@ -102,7 +102,7 @@ class Interner(dict):
 
     def __missing__(self, key: str | bytes) -> int:
         if isinstance(key, bytes):
-            number = self[key] = self[_one_spacing(key)]
+            number = self[key] = self[one_spacing(key)]
             return number
         if " at 0x" in key:
             plain = _ADDRESS.sub("", key)
@@ -266,12 +266,13 @@ class _FloatTimes:
 
     def of(self, events: list[_Event], rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
         start = np.fromiter([e.ts for e in events], dtype=np.float64, count=len(events))
-        if start.max() >= EXACT_BELOW_US:
+        if np.abs(start).max() >= EXACT_BELOW_US:
             if self._exact is None:
                 decoded = _EXACT_EVENTS.decode(self.array)
                 self._exact = _ExactTimes([_nanoseconds(e.ts, e.dur) for e in decoded])
             return self._exact.of(events, rows)
         duration = np.fromiter([e.dur for e in events], dtype=np.float64, count=len(events))
+        duration[np.abs(duration) >= EXACT_BELOW_US] = 0  # three centuries: no duration
         return tuple(np.rint(values * 1000).astype(np.int64) for values in (start, duration))
 
 
@@ -310,10 +311,11 @@ def _integers(values: list[int | str | None]) -> np.ndarray:
     """int64 of a field that old files write as text, -1 for absent."""
     if values.count(None) == len(values):
         return np.full(len(values), -1, dtype=np.int64)
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError, OverflowError):
         if not any(map(isinstance, values, repeat(str))):
             return np.fromiter(values, dtype=np.int64, count=len(values))
-    return np.array([-1 if (n := _number(v)) is None else n for v in values], dtype=np.int64)
+    numbers = [_number(v) for v in values]
+    return np.array([-1 if n is None or abs(n) >> 63 else n for n in numbers], dtype=np.int64)
 
 
 def _number(value: int | str | None) -> int | None:
@@ -328,15 +330,16 @@ def _number(value: int | str | None) -> int | None:
 
 
 def _nanoseconds(*values: Raw | str | int | float | None) -> tuple[int, ...]:
-    """Microseconds as written, to integer nanoseconds without passing through a float. Absent ones are 0."""
+    """Microseconds as written, to integer nanoseconds without passing through a float. Absent and absurd ones are 0."""
     found = []
     for value in values:
         text = bytes(value).decode() if isinstance(value, (Raw, bytes, memoryview)) else str(value or 0)
         text = text.strip('" ') or "0"
         try:
-            found.append(int((Decimal(text) * 1000).to_integral_value()))
+            number = int((Decimal(text) * 1000).to_integral_value())
         except (InvalidOperation, ValueError, OverflowError):
-            found.append(0)
+            number = 0
+        found.append(0 if abs(number) >> 63 else number)
     return tuple(found)
 
 

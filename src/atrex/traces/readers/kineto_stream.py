@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from atrex.errors import UserError
 from atrex.traces.readers.kineto_decode import Batch, PieceDecoder
@@ -25,6 +26,7 @@ from atrex.traces.readers.kineto_worker import load_piece
 PARALLEL_FROM = 24 << 20
 UNDECODED = 3  # pieces that a worker has waiting
 DECODED = 256  # results that wait for the caller: a megabyte or less each
+_Item = tuple[Piece, Future[tuple[int, Batch]]] | BaseException
 _early: dict[Path, Decoding] = {}
 
 
@@ -45,13 +47,24 @@ def decoding(path: Path, jobs: int) -> Decoding:
 
 
 class Decoding:
-    """Iterates over (worker, piece, batch) in the file's order. A context manager: leaving it ends the processes."""
+    """Iterates over (table of strings, piece, batch) in the file's order. Leaving its context ends the processes.
+
+    Large files are decoded by threads with the native scanner, or without it by processes in Python.
+    """
 
     def __init__(self, path: Path, jobs: int) -> None:
         self.stream = PieceStream(path)
-        self._workers = _Workers(jobs) if jobs > 1 and self.stream.size >= PARALLEL_FROM else None
+        self._workers: _Threads | _Processes | None = None
+        if self.stream.size >= PARALLEL_FROM:
+            from atrex.traces.readers import kineto_native
+
+            scanner = kineto_native.library()
+            if scanner is not None:
+                self._workers = _Threads(scanner, jobs)
+            elif jobs > 1:
+                self._workers = _Processes(jobs)
         if self._workers is not None:
-            self._results: queue.Queue[tuple[int, Piece, Future[Batch]] | BaseException | None] = queue.Queue(DECODED)
+            self._results: queue.Queue[_Item | None] = queue.Queue(DECODED)
             self._slots = threading.Semaphore(UNDECODED * jobs)
             self._stop = threading.Event()
             self._feeder = threading.Thread(target=self._feed, daemon=True)
@@ -72,16 +85,16 @@ class Decoding:
         try:
             for number, piece in enumerate(self.stream):
                 self._slots.acquire()
-                worker = number % len(self._workers.processes)
+                worker = number % self._workers.count
                 future = self._workers.decode(worker, piece)
                 future.add_done_callback(lambda _: self._slots.release())
-                if not self._put((worker, piece, future)):
+                if not self._put((piece, future)):
                     return
             self._put(None)
         except BaseException as error:  # handed to the thread that reads
             self._put(error)
 
-    def _put(self, item: tuple[int, Piece, Future[Batch]] | BaseException | None) -> bool:
+    def _put(self, item: _Item | None) -> bool:
         while not self._stop.is_set():
             try:
                 self._results.put(item, timeout=0.2)
@@ -99,14 +112,40 @@ class Decoding:
         while (item := self._results.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            worker, piece, future = item
-            yield worker, piece, future.result()
+            piece, future = item
+            table, batch = future.result()
+            yield table, piece, batch
 
 
-class _Workers:
+class _Threads:
+    """Threads that decode pieces with the native scanner, which runs beside Python; a scanner each."""
+
+    def __init__(self, scanner: Any, count: int) -> None:
+        from atrex.traces.readers.kineto_native import NativeDecoder
+
+        self.count = count
+        self._decoders = [NativeDecoder(scanner) for _ in range(count)]
+        self._threads = [ThreadPoolExecutor(1) for _ in range(count)]
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.shutdown(wait=True, cancel_futures=True)
+        for decoder in self._decoders:
+            decoder.close()
+
+    def decode(self, worker: int, piece: Piece) -> Future[tuple[int, Batch]]:
+        return self._threads[worker].submit(lambda: self._decode(worker, piece))
+
+    def _decode(self, worker: int, piece: Piece) -> tuple[int, Batch]:
+        table, batch = self._decoders[worker].decode(load_piece(piece))
+        return 2 * worker + table, batch
+
+
+class _Processes:
     """Processes that decode pieces, each with its own table of strings, and a thread each that feeds it in order."""
 
     def __init__(self, count: int) -> None:
+        self.count = count
         env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         command = [sys.executable, "-m", "atrex.traces.readers.kineto_worker"]
         self.processes = [
@@ -123,14 +162,14 @@ class _Workers:
         for thread in self.threads:
             thread.shutdown(wait=True, cancel_futures=True)
 
-    def decode(self, worker: int, piece: Piece) -> Future[Batch]:
-        return self.threads[worker].submit(self._decode, self.processes[worker], piece)
+    def decode(self, worker: int, piece: Piece) -> Future[tuple[int, Batch]]:
+        return self.threads[worker].submit(self._decode, worker, piece)
 
-    @staticmethod
-    def _decode(process: subprocess.Popen[bytes], piece: Piece) -> Batch:
+    def _decode(self, worker: int, piece: Piece) -> tuple[int, Batch]:
+        process = self.processes[worker]
         try:
             pickle.dump(piece, process.stdin, protocol=5)
             process.stdin.flush()
-            return pickle.load(process.stdout)
+            return worker, pickle.load(process.stdout)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
             raise RuntimeError(f"a process that decodes the trace ended (status {process.poll()})") from error
