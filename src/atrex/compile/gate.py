@@ -143,7 +143,7 @@ def _child(scratch: Path, log: Any) -> Iterator[tuple[subprocess.Popen, int]]:
 
 
 def _lines(fd: int, limit: float) -> Iterator[dict[str, Any]]:
-    """JSON lines until the other side closes; `died` when none comes for `limit` seconds, or the first for `_START`."""
+    """JSON lines until the other side closes; `died` when none comes for `limit` seconds, or no shape is begun."""
     pending = b""
     deadline, why = time.monotonic() + _START, f"it did not start within {_START:g} s"
     while True:
@@ -157,8 +157,10 @@ def _lines(fd: int, limit: float) -> Iterator[dict[str, Any]]:
         pending += data
         *lines, pending = pending.split(b"\n")
         for line in lines:
-            yield json.loads(line)
-            deadline, why = time.monotonic() + limit, f"did not compile within {limit:g} s"
+            message = json.loads(line)
+            yield message
+            if "held" not in message:
+                deadline, why = time.monotonic() + limit, f"did not compile within {limit:g} s"
 
 
 def _how(status: int, log: Any) -> str:
