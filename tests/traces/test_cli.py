@@ -11,7 +11,7 @@ from atrex.cli.main import app
 from atrex.errors import UserError
 from tests.traces import scene
 from tests.traces.test_dataset import put
-from tests.traces.test_graphs import replay
+from tests.traces.test_graphs import capture, replay
 
 
 def run(*arguments):
@@ -38,6 +38,12 @@ def test_info_says_what_a_trace_is_and_what_it_lacks(tmp_path):
     assert "lacks: 100.0% of device time is in graph replays without their capture" in out
     document = json.loads(run("info", tmp_path / "a.json", "--json"))[0]
     assert document["shares"]["linked"] == 0 and document["links"] == {"graph": 1.0}
+
+
+def test_info_joins_captures_given_with_the_replays(tmp_path):
+    files = [put(tmp_path, "replay.json", replay()), put(tmp_path, "capture.json", capture())]
+    out = run("info", *files)
+    assert out.index("replay.json:") < out.index("capture.json:") and "2 replays, 2 joined" in out
 
 
 def test_top_adds_up_to_the_whole(data):
@@ -105,7 +111,12 @@ def test_inclusive_time_counts_overlaps_twice(tmp_path):
         (("info", "TEXT"), "no trace format that Atrex reads: expected one of"),
         (("info", "x.nsys-rep"), "nsys export --type sqlite x.nsys-rep"),
         (("import", "TEXT", "--out", "D", "--framework", "vllm"), "expected NAME==VERSION"),
+        (
+            ("import", "TEXT", "--out", "D", "--framework", "nothing==1.0"),
+            "no rules for nothing: expected one of aiter",
+        ),
         (("import", "TEXT", "--out", "D", "--phase", "x"), "--phase x"),
+        (("import", "TEXT", "TEXT", "--out", "D", "--host", "TEXT"), "expected one FILE, not 2"),
     ],
 )
 def test_bad_input_is_one_line(data, tmp_path, arguments, said):

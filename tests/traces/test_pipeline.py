@@ -170,3 +170,31 @@ def test_the_engine_is_known_by_its_names(tmp_path, op, frame, framework):
     built = scene.Scene()
     built.call([op], "some_kernel", 1_000, frame=frame)
     assert analyse(tmp_path, built).framework == framework
+
+
+def test_a_step_that_cannot_tell_chunked_prefill_says_so(tmp_path):
+    built = scene.Scene()
+    built.step("execute_new_0_cached_5")
+    analysis = analyse(tmp_path, built)
+    assert set(analysis.phases.phase) == {"decode"} and set(analysis.phases.source) == {"uncertain"}
+
+
+def test_device_ranges_nest(tmp_path):
+    built = scene.Scene()
+    begin = built.device
+    for i in range(3):
+        built.record("nvjet_tst_early", 1_000, correlation=900 + i)
+    built.add("gpu_user_annotation", "step[EXTEND bs=2 toks=9]", begin, 90_000, 0, 7)
+    built.add("gpu_user_annotation", "step[DECODE bs=2]", begin, 900, 0, 7)
+    assert phases(analyse(tmp_path, built)) == ["decode", "prefill", "prefill"]
+
+
+def test_ranks_merged_into_one_file_are_told(tmp_path):
+    built = scene.serving()
+    other = scene.serving()
+    for event in other.events:
+        event["pid"] = 999
+        event["tid"] = 999
+    built.events += other.events
+    notes = analyse(tmp_path, built).trace.meta.notes
+    assert any("merged of several ranks" in note for note in notes)

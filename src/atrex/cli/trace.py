@@ -47,6 +47,7 @@ def require_tables(files: Sequence[Path] = (), jobs: int | None = None) -> None:
 
 
 def _options(app_name: str | None, rank: int | None, frameworks: list[str] | None, phase: str | None) -> Options:
+    from atrex.traces.families.rules import load_rules
     from atrex.traces.families.versions import parse_version
     from atrex.traces.phases import PHASES
     from atrex.traces.pipeline import Options
@@ -60,6 +61,8 @@ def _options(app_name: str | None, rank: int | None, frameworks: list[str] | Non
             separator = ""
         if not separator:
             raise UserError(f"--framework {item}: expected NAME==VERSION, such as vllm==0.33.0")
+        if name not in (packages := sorted({rule.package for rule in load_rules().rules})):
+            raise UserError(f"--framework {item}: no rules for {name}: expected one of {', '.join(packages)}")
     if phase is not None and phase not in PHASES:
         raise UserError(f"--phase {phase}: expected one of {', '.join(PHASES)}")
     return Options(app=app_name, rank=rank, versions=versions, phase=phase)
@@ -73,19 +76,20 @@ def info(files: FilesArgument, frameworks: FrameworkOption = None, as_json: Json
     from atrex.traces import importer, summary
     from atrex.traces.report import info_lines
 
-    console, documents = make_console(), []
-    options = _options(None, None, frameworks, None)
-    for path in files:
+    options, captures, found = _options(None, None, frameworks, None), [], {}
+    for path in sorted(files, key=lambda p: "capture" not in p.name.lower()):  # captures explain the others
         with _progress(path.name) as step:
-            analysis = importer.analyse_file(path, options, jobs=_cores(), progress=step)
+            analysis = importer.analyse_file(path, options, captures, path.name, _cores(), step)
+        captures += analysis.captured
         about = summary.summarize(analysis, path.name, None, analysis.trace.meta.rank)
-        about["lacks"] = summary.lacks(about)
-        documents.append(about)
-        if not as_json:
-            for line in info_lines(about):
-                console.print(line, markup=False, soft_wrap=True)
+        found[path] = about | {"lacks": summary.lacks(about)}
     if as_json:
-        print(json.dumps(documents, indent=2))
+        print(json.dumps([found[path] for path in files], indent=2))
+        return
+    console = make_console()
+    for path in files:
+        for line in info_lines(found[path]):
+            console.print(line, markup=False, soft_wrap=True)
 
 
 @app.command("import")

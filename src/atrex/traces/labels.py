@@ -11,13 +11,15 @@ import polars as pl
 
 from atrex.traces import phases, raw
 from atrex.traces.linking import Linked
+from atrex.traces.nesting import Stack
 from atrex.traces.phases import Step
 
 # Where a phase came from, best first. `stack`: the step's range is open at the launch. `device range`: the range that
 # the profiler drew on the device around the record. `previous step`: launched after a step's range on its thread,
 # before the next. `file`: the file's name. `attention`: the nearest attention kernel says it (by its name or its
 # query length). `given`: the user.
-SOURCES = ("stack", "device range", "previous step", "file", "attention", "given", "none")
+# `uncertain`: a step whose name cannot tell chunked prefill from decode.
+SOURCES = ("stack", "uncertain", "device range", "previous step", "file", "attention", "given", "none")
 
 
 @dataclass
@@ -95,7 +97,7 @@ def _from_steps(result: Phases, step: np.ndarray, steps: Mapping[int, Step], sou
     says = np.array([s.phase != phases.NONE for s in known], dtype=bool)[which]
     rows, which = rows[says], which[says]
     result.phase[rows] = np.array([s.phase for s in known], dtype=object)[which]
-    result.source[rows] = source
+    result.source[rows] = np.array([source if s.certain else "uncertain" for s in known], dtype=object)[which]
     result.share[rows] = np.array([_nan(s.prefill_share()) for s in known])[which]
 
 
@@ -110,19 +112,16 @@ def _from_device_ranges(result: Phases, trace: raw.RawTrace) -> None:
         return
     parsed = {name: phases.parse_step(trace.strings[name]) for name in ranges["name"].unique().to_list()}
     saying = [name for name, step in parsed.items() if step is not None and step.phase != phases.NONE]
-    ranges = ranges.filter(pl.col("name").is_in(saying)).sort("device", "start")
-    device, start = trace.device["device"].to_numpy(), trace.device["start"].to_numpy()
-    for (on,), group in ranges.group_by("device", maintain_order=True):
-        low = group["start"].to_numpy()
-        rows = np.flatnonzero(open_rows & (device == on))
-        at = np.searchsorted(low, start[rows], side="right") - 1
-        inside = (at >= 0) & (start[rows] < (low + group["dur"].to_numpy())[np.maximum(at, 0)])
-        rows, named = rows[inside], group["name"].to_numpy()[at[inside]]
-        for name in np.unique(named).tolist():
-            picked, step = rows[named == name], parsed[name]
-            result.phase[picked] = step.phase
-            result.source[picked] = "device range"
-            result.share[picked] = _nan(step.prefill_share())
+    ranges = ranges.filter(pl.col("name").is_in(saying)).sort("device", "start", "dur", descending=[False, False, True])
+    stack = Stack(*(c.to_numpy() for c in (ranges["device"], ranges["start"], ranges["start"] + ranges["dur"])))
+    rows = np.flatnonzero(open_rows)
+    at = stack.innermost(trace.device["device"].to_numpy()[rows], trace.device["start"].to_numpy()[rows])
+    rows, named = rows[at >= 0], ranges["name"].to_numpy()[at[at >= 0]]
+    for name in np.unique(named).tolist():
+        picked, step = rows[named == name], parsed[name]
+        result.phase[picked] = step.phase
+        result.source[picked] = "device range"
+        result.share[picked] = _nan(step.prefill_share())
 
 
 def _previous_steps(linked: Linked, steps: Mapping[int, Step]) -> np.ndarray:

@@ -117,6 +117,8 @@ def lacks(summary: dict[str, Any]) -> list[str]:
         )
     if guessed := summary["phase_sources"].get("attention"):
         found.append(f"{guessed:.1%} of device time has its phase from attention kernels alone: no step is annotated")
+    if unsure := summary["phase_sources"].get("uncertain"):
+        found.append(f"{unsure:.1%} of device time is in steps whose names cannot tell chunked prefill from decode")
     if mixed := summary["phases"].get("mixed"):
         found.append(f"{mixed:.1%} of device time is in steps that mix prefill and decode")
     loss = summary["loss"]

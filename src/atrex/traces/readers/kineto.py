@@ -139,7 +139,24 @@ class _Collected:
             host = pl.concat([host, self._paired()])
         annotations = self._frame(raw.DEVICE_ANNOTATIONS, ["device_annotation"], {})
         meta = _meta(header, self)
+        if _merged(launches, self.strings):
+            meta.notes.append(
+                "several processes use the same correlation ids: a file merged of several ranks, whose kernels cannot "
+                "be told apart; import the ranks' own files"
+            )
         return raw.RawTrace(path, meta, self.strings, device, launches, host, annotations)
+
+
+def _merged(launches: pl.DataFrame, strings: raw.Strings) -> bool:
+    """Whether launches of different processes share correlation ids."""
+    threads = launches["thread"].unique().to_list()
+    process = {t: strings[t].split("/")[0] for t in threads if t >= 0}
+    if len(set(process.values())) < 2:
+        return False
+    ids = launches.filter(pl.col("correlation") >= 0).select(
+        "correlation", process=pl.col("thread").replace_strict(process, default="", return_dtype=pl.String)
+    )
+    return ids.unique().height > ids["correlation"].n_unique()
 
 
 def _keys(header: bytes, trailer: bytes) -> dict[str, Any]:
