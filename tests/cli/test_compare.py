@@ -22,19 +22,19 @@ def slower(tmp_path_factory):
     source = TORCH.read_text().replace("class Model(", "class Honest(")
     path.write_text(
         source + "\n\nclass Model(Honest):\n    def forward(self, x, weight):\n"
-        "        for _ in range(3):\n            out = super().forward(x, weight)\n        return out\n"
+        "        for _ in range(12):\n            out = super().forward(x, weight)\n        return out\n"
     )
     return path
 
 
-def test_a_kernel_that_does_the_work_three_times_is_slower(slower, tmp_path):
+def test_a_kernel_that_does_the_work_twelve_times_is_slower(slower, tmp_path):
     record = tmp_path / "found.json"
     done = compare(slower, TORCH, "--shapes", "46", "--rounds", "5", "--out", record)
     assert done.returncode == 0, done.stderr
     assert "B is faster than A" in done.stdout
     found = json.loads(record.read_text())
     assert len(found["times_us"]["46"]) == 5
-    assert found["comparison"]["overall"]["low"] > 1.3
+    assert found["comparison"]["overall"]["low"] > 2
 
 
 def test_a_wrong_kernel_stops_the_comparison_and_says_why():
