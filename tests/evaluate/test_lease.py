@@ -1,5 +1,6 @@
 """Judges of one device: checks side by side, timing alone, and nothing is lost with a judge that dies."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -16,24 +17,26 @@ def hold(path, kind, started, end):
     lease = Lease(path)
     with getattr(lease, kind)():
         started.set()
-        end.wait(10)
+        end.poll(10)
 
 
 @pytest.fixture
 def judge(tmp_path):
-    """judge(kind) -> (process, started, end): a process that takes the lease and holds it until `end` is set."""
+    """judge(kind) -> (process, started, end): a process that takes the lease, and holds it until `end` sends."""
     running = []
 
     def start(kind):
-        started, end = CONTEXT.Event(), CONTEXT.Event()
-        process = CONTEXT.Process(target=hold, args=(tmp_path / "lease", kind, started, end))
+        started = CONTEXT.Event()
+        theirs, end = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=hold, args=(tmp_path / "lease", kind, started, theirs))
         process.start()
         running.append((process, end))
         return process, started, end
 
     yield start
     for process, end in running:
-        end.set()
+        with contextlib.suppress(OSError):
+            end.send(None)
         process.join(5)
 
 
@@ -48,11 +51,11 @@ def test_timing_waits_for_checks_and_checks_for_timing(judge):
     assert checking.wait(5)
     _, timing, timed = judge("exclusive")
     assert not timing.wait(0.3)
-    checked.set()
+    checked.send(None)
     assert timing.wait(5)
     _, again, _ = judge("shared")
     assert not again.wait(0.3)
-    timed.set()
+    timed.send(None)
     assert again.wait(5)
 
 
@@ -63,9 +66,9 @@ def test_timing_is_not_starved_by_checks_that_come_later(judge):
     time.sleep(0.3)
     _, later, _ = judge("shared")
     assert not later.wait(0.3)
-    checked.set()
+    checked.send(None)
     assert timing.wait(5) and not later.is_set()
-    timed.set()
+    timed.send(None)
     assert later.wait(5)
 
 

@@ -13,7 +13,7 @@ from atrex.errors import UserError
 from atrex.evaluate.adoption import adoption, shortcut
 from atrex.evaluate.bindings import Refresher
 from atrex.evaluate.budgets import Budgets
-from atrex.evaluate.candidates import resolve, static_fault
+from atrex.evaluate.candidates import Candidate, resolve, static_fault
 from atrex.evaluate.channel import MAX_FRAME, Channel, ChannelClosed, ChannelTimeout
 from atrex.evaluate.layout import ALIGNMENT, Slot, plan
 from atrex.evaluate.outputs import address_range, fingerprint, overlapped, poison
@@ -199,3 +199,10 @@ class TestCandidates:
         (tmp_path / "empty").mkdir()
         with pytest.raises(UserError, match="no <operator>.py"):
             resolve([str(tmp_path / "empty")], ["rms_norm"], None)
+
+
+def test_a_source_nested_too_deeply_is_a_syntax_error_and_not_a_traceback(tmp_path):
+    source = "x = " + "(" * 5000 + "1" + ")" * 5000 + "\nclass Model: pass\n"
+    candidate = Candidate(tmp_path / "rms_norm.py", "deep", "deep", "rms_norm", source)
+    category, said = static_fault(candidate, lambda self, x: x, {})
+    assert category == "exception" and "syntax error" in said

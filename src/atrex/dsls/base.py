@@ -166,7 +166,7 @@ def mentioned(source: str) -> dict[str, int]:
     """
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     imports = set()
     for node in ast.walk(tree):
