@@ -1,7 +1,8 @@
 """Kineto, the profiler behind torch.profiler: Chrome JSON, plain or gzip, of every version since torch 1.8.
 
-The file is cut at event boundaries and decoded piece by piece, large ones in several processes, so that memory stays
-near the size of the columns. Text that is no event costs that event; how many were mended or lost is in `Meta.loss`.
+The file is cut at event boundaries and decoded piece by piece, large ones in several threads or processes, so that
+memory stays near the size of the columns. Text that is no event costs that event; how many were mended or lost is in
+`Meta.loss`.
 """
 
 from __future__ import annotations

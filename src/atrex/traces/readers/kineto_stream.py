@@ -1,4 +1,5 @@
-"""A Kineto file decoded piece by piece, large ones by several processes. Imports neither polars nor torch.
+"""A Kineto file decoded piece by piece, large ones by threads of the native scanner or, without
+one, by several processes. Imports neither polars nor torch.
 
 `start_early` begins with a large file before the caller has imported what it needs to go on: a third of a small
 command's time is imports, and the decoding processes need few of them.
