@@ -21,6 +21,7 @@ WRONG = {
         ".repeat(1, 1, heads // k.shape[2], 1, 1)",
     ),
 }
+SURVIVORS = {"heads of a group in turn": "the same thing where there is one key head"}
 
 
 class _StateInFloat32(torch.nn.Module):
