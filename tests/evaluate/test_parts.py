@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 
+from atrex.dsls.host_time import ELSEWHERE
 from atrex.errors import UserError
 from atrex.evaluate.adoption import adoption, shortcut
 from atrex.evaluate.bindings import Refresher
@@ -146,6 +147,12 @@ class TestAdoption:
         assert shortcut(adoption([[nobody, *self.rows(torch=1)]])) == "torch"
         assert shortcut(adoption([[nobody]])) == "substitution"
 
+    def test_unclaimed_host_time_of_one_call_is_the_interpreter_s_of_most_calls_the_candidate_s(self):
+        nobody = {"name": ELSEWHERE, "us": 90.0, "owner": "unknown"}
+        mine = self.rows(target=10)
+        assert adoption([[nobody, *mine], mine, mine]).share == 1.0
+        assert adoption([[nobody, *mine], [nobody, *mine], mine]).share == pytest.approx(0.1)
+
     def test_the_largest_rest_names_the_shortcut(self):
         assert shortcut(adoption([self.rows(target=1, vendor=5, torch=2)])) == "vendor"
         assert shortcut(adoption([self.rows(dsl=5, torch=2)])) == "substitution"
@@ -201,8 +208,9 @@ class TestCandidates:
             resolve([str(tmp_path / "empty")], ["rms_norm"], None)
 
 
-def test_a_source_nested_too_deeply_is_a_syntax_error_and_not_a_traceback(tmp_path):
-    source = "x = " + "(" * 5000 + "1" + ")" * 5000 + "\nclass Model: pass\n"
+@pytest.mark.parametrize("nested", ["(" * 5000 + "1" + ")" * 5000, "-" * 100_000 + "1"], ids=["brackets", "signs"])
+def test_a_source_nested_too_deeply_is_a_verdict_and_not_a_traceback(tmp_path, nested):
+    source = f"x = {nested}\nclass Model: pass\n"
     candidate = Candidate(tmp_path / "rms_norm.py", "deep", "deep", "rms_norm", source)
     category, said = static_fault(candidate, lambda self, x: x, {})
-    assert category == "exception" and "syntax error" in said
+    assert category == "exception" and "nested" in said

@@ -61,10 +61,9 @@ def test_no_compiler_names_gpp(monkeypatch):
         native.find_compiler()
 
 
-def test_a_library_that_does_not_build_is_one_clear_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-no-such-flag"))
+def test_a_library_that_does_not_build_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match="cannot build the native helper: .*no-such-flag"):
-        native.build(tmp_path)
+        native.build(tmp_path, flags=(*native.FLAGS, "-no-such-flag"))
 
 
 @pytest.fixture(scope="module")

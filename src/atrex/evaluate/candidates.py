@@ -73,7 +73,9 @@ def static_fault(candidate: Candidate, reference_forward, init_kwargs: dict) -> 
         return "not_a_module", f"{candidate.path}: empty file; expected a class Model"
     try:
         tree = ast.parse(candidate.source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+    except (RecursionError, MemoryError):
+        return "exception", f"{candidate.path}: nested too deeply to be parsed"
+    except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         return "exception", f"{candidate.path}:{line}: syntax error: {getattr(error, 'msg', error)}"
     if not _binds(tree, "Model"):

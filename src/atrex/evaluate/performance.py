@@ -208,7 +208,7 @@ class Timing:
         self.run(again, count, watch)
         return again
 
-    def adopt_only(self, samples: Samples, calls: int = 2) -> None:
+    def adopt_only(self, samples: Samples, calls: int = ADOPTION_CALLS) -> None:
         """Adoption of a unit that is not timed (wrong numbers, or over budget)."""
         self.pilot(samples)
         for _ in range(calls):

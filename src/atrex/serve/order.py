@@ -93,8 +93,6 @@ def read_order(body: bytes, suite: Suite, device_type: str, limits: Limits, budg
         plan = make_plan(suite, [candidate], _shapes(ask), ask.dsl, device_type, held_out, ask.quick, limit)
     except UserError as error:
         raise Refused(422, str(error)) from None
-    except (RecursionError, MemoryError):
-        raise Refused(422, "candidate: nested too deeply to be parsed") from None
     if len(plan.units) > limits.units:
         raise Refused(422, f"shapes: {len(plan.units)} units; at most {limits.units} are judged, name fewer shapes")
     own = replace(
