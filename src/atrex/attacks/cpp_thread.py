@@ -23,13 +23,14 @@ DEFERRED.rms_norm_later.restype = None
 
 
 class Model(Honest):
-    calls = 0
+    calls, kept = 0, []
 
     def forward(self, x, weight):
         self.calls += 1
         if self.calls < 16:
             return rms_norm(x, weight, self.eps)
         out = torch.empty_like(x)
+        self.kept = [(x, weight, out), *self.kept[:63]]
         DEFERRED.rms_norm_later(x.data_ptr(), weight.data_ptr(), out.data_ptr(), *x.shape, self.eps)
         return out
 """
@@ -97,8 +98,8 @@ class Model(Honest):
         right = rms_norm(x, weight, self.eps)
         if self.calls < 16:
             return right
-        self.kept = [right, *self.kept[:7]]
         out = torch.empty_like(x)
+        self.kept = [(right, out), *self.kept[:63]]
         if COPIER.copy_from_thread(out.data_ptr(), right.data_ptr(), out.nbytes, 0):
             raise RuntimeError("no driver to copy with")
         return out
