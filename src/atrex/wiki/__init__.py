@@ -1,0 +1,1 @@
+"""The GPU wiki: sourced cards on how to make kernels fast, and a search that finds them offline."""
