@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from atrex.cli.fleet import DataOption, InclusiveOption, JobsOption, MinShareOption, MixedOption, gathered
 
 SuiteOption = Annotated[
     Path | None, typer.Option("--suite", help="A suite or problem folder; default: the shipped suite.")
@@ -18,17 +21,38 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 def weights(
     phase: Annotated[str | None, typer.Option(help="Only operators of this phase: prefill or decode.")] = None,
     suite: SuiteOption = None,
+    fleet: Annotated[
+        Path | None, typer.Option("--fleet", metavar="FILE", help="A fleet.yaml: weights from its traces instead.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="With --fleet: write what `score --weights` takes.")
+    ] = None,
+    mixed: MixedOption = "split",
+    inclusive: InclusiveOption = False,
+    min_share: MinShareOption = 0.001,
+    data: DataOption = None,
+    jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Importance weights, heaviest first: shares of the fleet's GPU time, normalized to one, and their running sum.
 
     With --phase, "share" is the share among the operators of that phase. An operator that runs in both phases has one
     weight for both, and is in either list with it.
+    With --fleet the weights are those of the traces that a fleet.yaml names: the mean share of a phase's device time
+    over the phases that an operator runs in, weighted by card-hours.
     """
     from atrex.cli.suite import print_table
+    from atrex.errors import UserError
     from atrex.problems.load import load_suite
     from atrex.problems.stats import suite_weights
 
+    if fleet is not None:
+        if phase is not None or suite is not None:
+            raise UserError("--fleet: weights come from its traces: expected no --phase or --suite beside it")
+        _fleet_weights(fleet, out, mixed, inclusive, min_share, data, jobs, as_json)
+        return
+    if out is not None or data is not None:
+        raise UserError("--out and --data go with --fleet FILE")
     rows = suite_weights(load_suite(suite), phase)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
@@ -38,6 +62,26 @@ def weights(
         for row in rows
     ]
     print_table(["operator", "phase", "weight", "share", "cumulative"], cells)
+
+
+def _fleet_weights(
+    fleet: Path, out: Path | None, mixed: str, inclusive: bool, min_share: float, data: Path | None, jobs: int | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    with gathered(fleet, data, jobs) as (about, traces):
+        from atrex.report.tables import make_console
+        from atrex.traces.fleet.report import print_weights, weights_document, write_weights
+        from atrex.traces.fleet.weights import fleet_weights
+
+        found = fleet_weights(about, traces, min_share, mixed, inclusive)
+    if out is not None:
+        write_weights(found, out)
+    if as_json:
+        print(json.dumps(weights_document(found), indent=2))
+    else:
+        print_weights(found, make_console())
+    if out is not None:
+        print(f"weights written to {out}", file=sys.stderr)
 
 
 def stats(suite: SuiteOption = None, as_json: JsonOption = False) -> None:

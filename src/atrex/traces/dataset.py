@@ -124,6 +124,12 @@ def write(path: Path, trace: str, frames: Mapping[str, Callable[[], pl.DataFrame
     _write_json(path / "traces" / f"{trace}.json", summary)
 
 
+def remove(path: Path, trace: str) -> None:
+    """Take one trace out of the data set, its summary first: without it the trace does not count."""
+    for file in (path / "traces" / f"{trace}.json", *(path / name / f"{trace}.parquet" for name in TABLES)):
+        file.unlink(missing_ok=True)
+
+
 def _write_json(target: Path, content: dict[str, Any]) -> None:
     handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:

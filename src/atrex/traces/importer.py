@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -61,6 +61,15 @@ def import_file(
     return Imported(source, trace, about, captured=analysis.captured)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Files that are imported alike. Captures explain the replays of batches with the same `key`."""
+
+    sources: Sequence[Path]
+    options: Options
+    key: str = ""
+
+
 def import_files(
     sources: Sequence[Path], out: Path, options: Options, jobs: int | None = None,
     done: Callable[[Imported], None] = lambda _: None, progress: Progress | None = None,
@@ -70,47 +79,74 @@ def import_files(
     Traces of graph captures are imported first and explain the replays in the others. `done` is called with each file
     as it is ready, `progress` with bytes done and in all where a single file is read.
     """
+    return import_batches([Batch(sources, options)], out, jobs, done, progress)
+
+
+@dataclass(frozen=True)
+class _File:
+    source: Path
+    trace: str
+    options: Options
+    key: str
+
+
+def import_batches(
+    batches: Sequence[Batch], out: Path, jobs: int | None = None, done: Callable[[Imported], None] = lambda _: None,
+    progress: Progress | None = None,
+) -> list[Imported]:  # fmt: skip
+    """Import several batches as `import_files` does one, files of all of them at a time; results in order."""
     dataset.create(out)
     jobs = jobs or os.cpu_count() or 1
     taken: dict[str, str] = {}
-    named: list[tuple[Path, str]] = []
-    for source in dict.fromkeys(sources):
-        trace = dataset.trace_id(out, source, options.app, taken)
-        taken[trace] = str(source.resolve())
-        named.append((source, trace))
-    first = [n for n in named if "capture" in n[0].name.lower()]
+    named: list[_File] = []
+    for batch in batches:
+        for source in dict.fromkeys(batch.sources):
+            trace = dataset.trace_id(out, source, batch.options.app, taken)
+            taken[trace] = str(source.resolve())
+            named.append(_File(source, trace, batch.options, batch.key))
+    first = [f for f in named if "capture" in f.source.name.lower()]
     results: dict[str, Imported] = {}
-    captures: list[CapturedGraph] = []
+    captures: dict[str, list[CapturedGraph]] = {}
 
-    def stage(files: Sequence[tuple[Path, str]]) -> None:
-        for result in _run(files, out, options, captures, jobs, progress):
+    def stage(files: Sequence[_File]) -> None:
+        for result in _run(files, out, captures, jobs, progress):
             results[result.trace] = result
             done(result)
 
+    def captured(files: Sequence[_File]) -> dict[str, list[CapturedGraph]]:
+        found: dict[str, list[CapturedGraph]] = {}
+        for file in files:
+            found.setdefault(file.key, []).extend(results[file.trace].captured)
+        return {key: graphs for key, graphs in found.items() if graphs}
+
     stage(first)
-    captures += [g for _, trace in first for g in results[trace].captured]
-    stage([n for n in named if n not in first])
-    later = [g for _, trace in named if (_, trace) not in first for g in results[trace].captured]
-    again = [n for n in named if results[n[1]].unjoined]
-    if later and again:
-        captures += later
+    captures |= captured(first)
+    stage([f for f in named if f not in first])
+    later = captured([f for f in named if f not in first])
+    again = [f for f in named if f.key in later and results[f.trace].unjoined]
+    if again:
+        for key, graphs in later.items():
+            captures[key] = [*captures.get(key, []), *graphs]
         stage(again)
-    return [results[trace] for _, trace in named]
+    return [results[f.trace] for f in named]
 
 
 def _run(
-    files: Sequence[tuple[Path, str]], out: Path, options: Options, captures: Sequence[CapturedGraph], jobs: int,
+    files: Sequence[_File], out: Path, captures: Mapping[str, list[CapturedGraph]], jobs: int,
     progress: Progress | None,
 ) -> Iterable[Imported]:  # fmt: skip
+    def asked(file: _File) -> tuple[Path, Path, str, Options, list[CapturedGraph]]:
+        return file.source, out, file.trace, file.options, captures.get(file.key, [])
+
     if len(files) <= 1 or jobs == 1:
-        for source, trace in files:
-            yield import_file(source, out, trace, options, captures, jobs, progress)
+        for file in files:
+            yield import_file(*asked(file), jobs, progress)
         return
     workers = min(jobs, len(files))
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_alone) as pool:
         futures: list[Future[Imported]] = [
-            pool.submit(import_file, source, out, trace, options, captures, max(1, jobs // workers))
-            for source, trace in sorted(files, key=lambda f: -_size(f[0]))
+            pool.submit(import_file, *asked(file), max(1, jobs // workers))
+            for file in sorted(files, key=lambda f: -_size(f.source))
         ]
         for future in as_completed(futures):
             yield future.result()

@@ -1,0 +1,46 @@
+"""A small fleet made from the tests' scenes: two applications, their traces, a fleet.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from tests.traces import scene
+
+CHAT, SEARCH = "chat", "search"
+
+
+def write(folder: Path, **changes) -> Path:
+    """A fleet.yaml with its traces in `folder`; `changes` replace keys of applications (application=mapping)."""
+    files = {"chat.json": scene.serving(), "search.json": searching()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, built in files.items():
+        (folder / name).write_bytes(scene.render(built.events))
+    applications = {
+        CHAT: {"card_hours": 300, "traces": ["chat.json"]},
+        SEARCH: {"card_hours": 100, "traces": ["search.json"]},
+    }
+    for name, values in changes.items():
+        applications[name] = {**applications.get(name, {}), **values}
+    return document(folder / "fleet.yaml", {"applications": applications})
+
+
+def document(path: Path, content: dict) -> Path:
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def searching() -> scene.Scene:
+    """An application that only reads prompts, larger ones."""
+    built = scene.Scene()
+    for _ in range(3):
+        built.step("execute_context_4(4096)_generation_0(0)", 4096)
+    return built
+
+
+def scaled(built: scene.Scene, factor: int) -> scene.Scene:
+    """The same events on a clock that runs `factor` times as fast."""
+    for event in built.events:
+        event["ts"], event["dur"] = event["ts"] * factor, event["dur"] * factor
+    return built
