@@ -24,6 +24,7 @@ from atrex.cli import (
 from atrex.cli import compile as compilation
 from atrex.cli import eval as evaluation
 from atrex.cli import trace as traces
+from atrex.cli import wiki as cards
 from atrex.errors import UserError
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ suite.app.command("export")(suite_make.export)
 app.add_typer(suite.app, name="suite", help="The problems: list, show, validate.")
 app.add_typer(hardware.app, name="hardware", help="Chips and their ceilings: list, show, detect, calibrate.")
 app.add_typer(traces.app, name="trace", help="Serving traces: import them, and see where the device time goes.")
+app.add_typer(cards.app, name="wiki", help="Sourced cards on making kernels fast: search, show, specifications.")
 app.command("eval")(evaluation.evaluate)
 app.command("compile")(compilation.compile_command)
 app.command("score")(score.score)

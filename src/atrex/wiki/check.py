@@ -11,9 +11,10 @@ from pathlib import Path
 import atrex
 from atrex.errors import UserError
 from atrex.wiki.duplicates import near_duplicates
-from atrex.wiki.load import CARDS, Wiki, card_files, nearest, read_card
+from atrex.wiki.hardware import hardware_cards
+from atrex.wiki.load import CARDS, Wiki, card_files, read_card
 from atrex.wiki.schema import CLAIMING, SECTIONS, Card, Kind, prose
-from atrex.wiki.vocabulary import vocabulary
+from atrex.wiki.vocabulary import nearest, vocabulary
 
 WORDS = (150, 400)
 KERNEL_WORDS = (40, 400)
@@ -47,12 +48,12 @@ def checkout() -> Path | None:
 
 
 def check_cards(folder: Path = CARDS, root: Path | None = None) -> tuple[Wiki, list[Finding]]:
-    """Check every card below a folder; the cards that could be read come back beside the findings.
+    """Check every card below a folder, and the hardware sheets; what could be read comes back beside the findings.
 
     `root` is where project paths among the sources are looked up; without one they are not.
     """
     findings: list[Finding] = []
-    cards: dict[str, Card] = {}
+    cards: dict[str, Card] = {card.id: card for card in hardware_cards()}
     for path in card_files(folder):
         try:
             card = read_card(path)
@@ -69,7 +70,8 @@ def check_cards(folder: Path = CARDS, root: Path | None = None) -> tuple[Wiki, l
         findings += check_card(card, root)
     findings += check_links(wiki, {path.stem for path in card_files(folder)})
     findings += [
-        Finding(a.id, "duplicate", f"nearly {b.id}: {why}") for a, b, why in near_duplicates(list(wiki.cards.values()))
+        Finding(a.id, "duplicate", f"nearly {b.id}: {why}")
+        for a, b, why in near_duplicates([card for card in wiki if card.kind != Kind.HARDWARE])
     ]
     return wiki, findings
 
@@ -206,5 +208,5 @@ def check_links(wiki: Wiki, known: set[str]) -> Iterator[Finding]:
                 yield Finding(card.id, f"relations.{relation}", f"no card {other!r}{hint}")
         for other in sorted({other for other in others if others.count(other) > 1}):
             yield Finding(card.id, "relations", f"{other} twice: keep the relation that says most")
-        if not wiki.related(card.id):
+        if card.kind != Kind.HARDWARE and not wiki.related(card.id):
             yield Finding(card.id, "relations", "none in either direction", note=True)

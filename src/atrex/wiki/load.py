@@ -10,8 +10,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from atrex.errors import UserError
+from atrex.wiki.hardware import hardware_cards
 from atrex.wiki.schema import INVERSE, Card
-from atrex.wiki.vocabulary import read_yaml
+from atrex.wiki.vocabulary import nearest, read_yaml
 
 CARDS = Path(__file__).parent / "cards"
 
@@ -117,17 +118,12 @@ class Wiki:
         return distance
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """ "A clause that names what may have been meant by a name that is not known, or "" when nothing is near."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
-    return f", did you mean {', '.join(near)}?" if near else ""
-
-
 def load_wiki(folder: Path = CARDS) -> Wiki:
-    """Every card below a folder. Raises UserError for the first file that is no card, or an id used twice."""
-    cards: dict[str, Card] = {}
+    """Every card below a folder, and the hardware sheets.
+
+    Raises UserError for the first file that is no card, or an id used twice.
+    """
+    cards: dict[str, Card] = {card.id: card for card in hardware_cards()}
     for path in card_files(folder):
         card = read_card(path)
         if card.id in cards:

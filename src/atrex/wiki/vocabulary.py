@@ -41,6 +41,14 @@ class Vocabulary:
         return named | members | {group for group, inside in self.groups.items() if named & set(inside)}
 
 
+def nearest(name: str, known: list[str]) -> str:
+    """A clause that names what may have been meant by an unknown name; empty when nothing is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    return f", did you mean {', '.join(near)}?" if near else ""
+
+
 @lru_cache(maxsize=1)
 def vocabulary() -> Vocabulary:
     """The shipped vocabulary; the operators are those of the shipped suite."""

@@ -1,0 +1,176 @@
+"""`atrex wiki`: sourced cards on making kernels fast, found offline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from atrex.wiki.hardware import Sheet
+    from atrex.wiki.schema import Card
+
+app = typer.Typer(no_args_is_help=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+CardsOption = Annotated[Path | None, typer.Option("--cards", help="A folder of cards; default: the shipped ones.")]
+
+
+@app.command()
+def search(
+    question: Annotated[list[str], typer.Argument(metavar="QUESTION...", help="Free text; names chips and DSLs too.")],
+    arch: Annotated[str | None, typer.Option(help="Only cards that hold for it: sm_90, gfx942, ...")] = None,
+    dsl: Annotated[str | None, typer.Option(help="Only cards for this DSL, or for any.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only this kind: pattern, playbook, pitfall, ...")] = None,
+    operator: Annotated[str | None, typer.Option(help="Only cards on this operator or a group that has it.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=50, help="How many cards at most.")] = 8,
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """The cards that answer a question, best first. Exit status 1 when none does."""
+    from atrex.wiki.load import CARDS
+    from atrex.wiki.search import Filters, search
+
+    answer = search(" ".join(question), Filters(arch, dsl, kind, operator), k, cards or CARDS)
+    if as_json:
+        print(json.dumps(answer.as_dict(), indent=2))
+    elif not answer.hits:
+        print(answer.why)
+    for hit in [] if as_json else answer.hits:
+        scope = " ".join(filter(None, [_scope(hit.arch), _scope(hit.dsl)]))
+        marks = ", ".join(filter(None, [hit.kind, scope, *hit.verified]))
+        print(f"{hit.id}  ({marks})\n    {hit.title}")
+        if hit.claim:
+            print(f"    {hit.claim}")
+    if not answer.hits:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    card_id: Annotated[str, typer.Argument(metavar="ID")],
+    related: Annotated[bool, typer.Option("--related", help="Also what is up to two relations away.")] = False,
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One card: what it says, its sources, how it was verified, and what it is related to."""
+    from atrex.wiki.load import CARDS, load_wiki
+
+    wiki = load_wiki(cards or CARDS)
+    card = wiki.card(card_id)
+    edges = wiki.related(card_id)
+    away = {other: n for other, n in wiki.walk(card_id, 2).items() if n == 2} if related else {}
+    if as_json:
+        document = card.model_dump(mode="json", exclude_defaults=True) | {
+            "related": [{"relation": edge.name, "card": edge.other} for edge in edges],
+            "two_away": sorted(away),
+        }
+        print(json.dumps(document, indent=2))
+        return
+    print(_text(card))
+    if edges:
+        print("## Related\n")
+        for edge in edges:
+            print(f"- {edge.name.replace('_', ' ')}: {edge.other} ({wiki.card(edge.other).title})")
+    for other in sorted(away):
+        print(f"- two relations away: {other} ({wiki.card(other).title})")
+
+
+@app.command()
+def spec(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A chip (H200) or an architecture (sm_90, Hopper).")],
+    field: Annotated[str | None, typer.Argument(metavar="FIELD", help="One value, such as memory.bandwidth.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """A sourced value of a chip or architecture, or the whole sheet."""
+    from dataclasses import asdict
+
+    from atrex.wiki.hardware import find_sheet, find_value
+
+    sheet = find_sheet(name)
+    if field is None:
+        print(json.dumps(sheet.as_dict(), indent=2) if as_json else _sheet(sheet))
+        return
+    where, value = find_value(sheet, field)
+    if as_json:
+        print(json.dumps(asdict(value) | {"card": where.card, "shown": value.shown}, indent=2))
+        return
+    print(f"{where.name} {value.name}: {value}")
+    print(f"  {value.source}, {value.url}, read {value.date} (card {where.card})")
+
+
+@app.command()
+def check(cards: CardsOption = None, as_json: JsonOption = False) -> None:
+    """Check every card: schema, links, sources, figures, duplicates, kernels. Exit status 1 if something is wrong."""
+    from dataclasses import asdict
+
+    from atrex.errors import UserError
+    from atrex.wiki.check import check_cards, checkout
+    from atrex.wiki.load import CARDS
+
+    if cards is not None and not cards.is_dir():
+        raise UserError(f"--cards {cards}: no such folder")
+    root = checkout()
+    wiki, findings = check_cards(cards or CARDS, root)
+    wrong = [finding for finding in findings if not finding.note]
+    sources = [source for card in wiki for source in card.sources]
+    counts = {
+        "cards": len(wiki.cards),
+        "by_kind": dict(sorted(Counter(card.kind.value for card in wiki).items())),
+        "by_arch": dict(sorted(Counter(arch for card in wiki for arch in card.arch).items())),
+        "sources": len(sources),
+        "verified": sum(bool(card.verified) for card in wiki),
+        "wrong": len(wrong),
+    }
+    if as_json:
+        print(json.dumps(counts | {"findings": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        for finding in findings:
+            print(f"{finding}{' (note)' if finding.note else ''}")
+        for title, table in (("by kind", counts["by_kind"]), ("by architecture", counts["by_arch"])):
+            print(f"{title}: " + ", ".join(f"{name} {n}" for name, n in table.items()))
+        print(f"{len(wiki.cards)} cards, {len(sources)} sources, {counts['verified']} verified, {len(wrong)} wrong")
+        if root is None:
+            print("sources in the project were not looked up: this is no checkout", file=sys.stderr)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _scope(names: list[str]) -> str:
+    return "" if names == ["any"] else " ".join(names)
+
+
+def _text(card: Card) -> str:
+    lines = [f"# {card.title}", "", f"{card.id}: {card.kind}, {_about(card)}"]
+    if card.statement:
+        lines += ["", f"Claim: {card.statement.claim}", f"Test:  {card.statement.test}"]
+    if card.mechanism:
+        lines.append(f"Because: {card.mechanism}")
+    lines += [f"Seen: {evidence.what} [{evidence.source}]" for evidence in card.evidence]
+    for symptom in card.symptoms:
+        ends = (("at least", symptom.min), ("at most", symptom.max))
+        bounds = " and ".join(f"{word} {bound:g}" for word, bound in ends if bound is not None)
+        lines.append(f"Symptom: {symptom.counter} {bounds}{f' ({symptom.note})' if symptom.note else ''}")
+    for verification in card.verified:
+        lines.append(
+            f"Verified: {verification.level} on {verification.chip}, {verification.date}: {verification.record}"
+        )
+    lines += ["", card.body.strip(), "", "## Sources", ""]
+    lines += [f"{n}. {source.title}, {source.where} ({source.date})" for n, source in enumerate(card.sources, 1)]
+    return "\n".join([*lines, ""])
+
+
+def _about(card: Card) -> str:
+    parts: dict[str, Any] = {"vendor": [card.vendor], "arch": card.arch, "dsl": card.dsl, "operators": card.operators}
+    return "; ".join(f"{name} {', '.join(names)}" for name, names in parts.items())
+
+
+def _sheet(sheet: Sheet) -> str:
+    width = max(len(name) for name in sheet.values)
+    lines = [f"{sheet.name}: {sheet.title} (card {sheet.card})"]
+    lines += [f"  {name:{width}}  {value}  [{value.source}, {value.url}]" for name, value in sheet.values.items()]
+    return "\n".join(lines)
