@@ -74,3 +74,8 @@ def test_an_old_vllm_step_with_cached_requests_is_uncertain():
 )
 def test_phase_of_a_file_name(name, phase):
     assert phase_of_file(name) == phase
+
+
+def test_the_sum_of_squared_lengths_is_no_cache_length():
+    step = parse_step("execute_context_1(888_788544)_generation_0(0)")
+    assert (step.context_requests, step.context_tokens, step.context_kv) == (1, 888, None)

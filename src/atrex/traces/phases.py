@@ -53,7 +53,8 @@ class Step:
 
 _SUMS = r"sq(\d+)sk(\d+)sqsq\d+sqsk\d+"
 _EXECUTE = re.compile(
-    rf"^execute_(?:(\d+)_)?context_(\d+)\((?:{_SUMS}|(\d+)(?:_(\d+))?)\)_generation_(\d+)\((?:{_SUMS}|(\d+)(?:_(\d+))?)\)$"
+    # One version wrote the sum of squared lengths behind the tokens: (888_788544).
+    rf"^execute_(?:(\d+)_)?context_(\d+)\((?:{_SUMS}|(\d+)(?:_\d+)?)\)_generation_(\d+)\((?:{_SUMS}|(\d+)(?:_\d+)?)\)$"
 )
 _EXECUTE_OLD = re.compile(r"^execute_new_(\d+)_cached_(\d+)$")
 _SGLANG = re.compile(r"^step\[([A-Z_]+) bs=(\d+)(?: toks=(\d+))?(.*)\]$")
@@ -81,14 +82,14 @@ def parse_step(name: str) -> Step | None:
     A name that only contains the word prefill or decode counts too, as ranges of `record_function` do.
     """
     if found := _EXECUTE.match(name):
-        total, context, sq, sk, plain, kv, generation, gsq, gsk, gplain, gkv = (
+        total, context, sq, sk, plain, generation, gsq, gsk, gplain = (
             None if g is None else int(g) for g in found.groups()
         )
         return Step(
             phase=_of(context or 0, generation or 0), context_requests=context,
-            context_tokens=sq if sq is not None else plain, context_kv=sk if sk is not None else kv,
+            context_tokens=sq if sq is not None else plain, context_kv=sk,
             generation_requests=generation, generation_tokens=gsq if gsq is not None else gplain,
-            generation_kv=gsk if gsk is not None else gkv, tokens=total,
+            generation_kv=gsk, tokens=total,
         )  # fmt: skip
     if found := _EXECUTE_OLD.match(name):
         new, cached = int(found[1]), int(found[2])
