@@ -103,3 +103,28 @@ def test_a_mutation_that_comes_after_the_return_is_caught(judge):
         "        work() if self.n < 12 else threading.Thread(target=work).start()",
     )
     assert judge(later).verdict.category == "integrity"
+
+
+@pytest.mark.parametrize("work", ["state.mul_(2)", "state.mul_(2).sub_(x)[:1].add_(1)"], ids=["half", "wrong"])
+def test_a_mutation_that_is_left_out_of_the_judge_s_batches_is_caught(judge, work):
+    seen = "import traceback\n" + HONEST.replace(
+        "state.mul_(2).sub_(x)",
+        "batch = any(frame.name == 'batch' for frame in traceback.extract_stack())\n"
+        f"        {work} if batch else state.mul_(2).sub_(x)",
+    )
+    verdict = judge(seen).verdict
+    assert verdict.category == "integrity" and "batch" in verdict.reason, verdict
+
+
+def test_a_forward_that_returns_nothing_passes_by_what_it_leaves_in_its_operand(setup, problem, tmp_path):
+    folder = problem.folder
+    text = json.loads((folder / "metadata.json").read_text())
+    del text["outputs"]["out"], text["compare"]["out"]
+    (folder / "metadata.json").write_text(json.dumps(text))
+    (folder / "reference.py").write_text(REFERENCE.replace('"out": x + state, ', ""))
+    path = tmp_path / "step.py"
+    path.write_text(HONEST.replace("return out", "return None"))
+    alone = load_problem(folder)
+    unit = Unit(Candidate(path, str(path), str(path), "step", path.read_text()), alone, alone.shapes["0"], "cpp")
+    verdict = UnitJudge(setup, unit).run().verdict
+    assert verdict.status == "passed", verdict

@@ -64,9 +64,7 @@ def test_calibrate_writes_the_record_where_asked(monkeypatch, tmp_path):
 
 def test_calibrate_refuses_a_directory_before_it_measures(tmp_path):
     with pytest.raises(UserError, match="is a directory"):
-        RUNNER.invoke(
-            app, ["hardware", "calibrate", "--device", "cpu", "--out", str(tmp_path)], catch_exceptions=False
-        )
+        RUNNER.invoke(app, ["hardware", "calibrate", "--device", "cpu", "--out", str(tmp_path)], catch_exceptions=False)
 
 
 def test_doctor_covers_every_section_and_says_how_to_get_what_is_missing():
@@ -74,7 +72,17 @@ def test_doctor_covers_every_section_and_says_how_to_get_what_is_missing():
     assert {check["section"] for check in checks} == {"devices", "DSLs", "profilers", "sandbox"}
     names = {check["name"] for check in checks}
     assert {"cpu", "triton", "gluon", "cutedsl", "flydsl", "nvcc", "C++ compiler"} <= names
-    assert {"CUPTI", "ncu", "rocprofv3", "perf", "Landlock", "user namespace", "no_new_privs", "bwrap", "workers on cpu"} <= names
+    assert {
+        "CUPTI",
+        "ncu",
+        "rocprofv3",
+        "perf",
+        "Landlock",
+        "user namespace",
+        "no_new_privs",
+        "bwrap",
+        "workers on cpu",
+    } <= names
     for check in checks:
         assert check["works"] or check["how"] or check["detail"]
     ceilings = next(check for check in checks if check["name"] == "cpu ceilings")

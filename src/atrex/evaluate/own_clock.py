@@ -2,8 +2,8 @@
 
 A worker's process is the candidate's: it can forge its clock, and hand back outputs that it computes only when somebody
 looks. So the judge times batches. Every call of a batch has operands of its own, that no earlier batch had at that
-place, and puts its outputs into a mailbox of its own; the judge copies all mailboxes the moment the batch has ended.
-Calls that were not done by then are missing there, whatever the worker says.
+place, and puts its outputs into a mailbox of its own; what it changes in place is its own too. The judge copies all of
+it the moment the batch has ended. Calls that were not done by then are missing there, whatever the worker says.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ class OwnClock:
         self._bindings, self._rng = timing.bindings, timing.rng
         self._events = timing.protocol.method == "events"
         usable = min(self._bindings.places, self._bindings.mailboxes)
-        self._mailed = not timing.problem.metadata.mutates and usable >= FEWEST_MAILBOXES
+        self._mutates = timing.problem.metadata.mutates
+        self._mailed = usable >= FEWEST_MAILBOXES
         self._usable = usable if self._mailed else Bindings.PLACES
-        self._seen: dict[int, torch.Tensor] = {}
+        self._seen: dict[int, dict[str, torch.Tensor]] = {}
         self._verified: set[int] = set()
         self._waited_us = 0.0  # that a thread of the worker waited for a core in the last batch (CPU)
         if self._mailed:
             self._variants = self._make_variants()
             self._snapshot = torch.empty_like(self._bindings.mail(usable))
+            self._left = torch.empty_like(self._variants) if self._mutates else None
             self._mailboxes = [self._bindings.outputs_in(row) for row in self._bindings.mail(usable)]
             dummy = self._bindings.outputs_in(self._bindings.mail(1)[0].clone())
             self._dummy = next(iter(dummy.values())) if len(dummy) == 1 else dummy
@@ -175,7 +177,7 @@ class OwnClock:
         return seen, waited / count
 
     def _spot_check(self) -> None:
-        if not self._mailed and not self._t.problem.metadata.mutates:
+        if not self._mailed and not self._mutates:
             self._t.spot_check()
 
     def _batch(self, count: int, delay_us: float, verified: int) -> float:
@@ -189,6 +191,8 @@ class OwnClock:
             return took
         places = self._rng.sample(range(self._usable), count)
         variants = self._rng.sample(range(self._usable), count)
+        if self._mutates:  # what the last call left there is looked at before new operands cover it
+            t.still(read(Armed, t.worker.ask({"op": "retire"}, t.limit(1)), "batch"))
         laid = self._bindings.operands(self._usable)
         for place, variant in zip(places, variants, strict=True):
             laid[place].copy_(self._variants[variant])
@@ -199,7 +203,7 @@ class OwnClock:
         before = self._run_delays()
 
         def ended() -> None:
-            self._take_mail(count)
+            self._take(places)
             waits = [us - before.get(thread, us) for thread, us in self._run_delays().items()]
             self._waited_us = max(waits, default=0.0)
 
@@ -245,35 +249,46 @@ class OwnClock:
             t.bindings.write(t.refresher.inputs, place)
         return self._bindings.operands(self._usable).clone()
 
-    def _take_mail(self, count: int) -> None:
-        self._snapshot[:count].copy_(self._bindings.mail(count))
+    def _take(self, places: list[int]) -> None:
+        """Copy what the calls of a batch have written, before the worker is heard again."""
+        self._snapshot[: len(places)].copy_(self._bindings.mail(len(places)))
+        if self._mutates:
+            laid = self._bindings.operands(self._usable)
+            for row, place in zip(self._left, places, strict=False):
+                row.copy_(laid[place])
         self._bindings.synchronize()
 
+    def _given(self, i: int) -> dict[str, torch.Tensor]:
+        """The results of call `i` of the last batch: its mailbox, and the operands that it had to change."""
+        given = self._bindings.outputs_in(self._snapshot[i])
+        if self._mutates:
+            operands = self._bindings.operands_in(self._left[i])
+            given |= {name: operands[name] for name in self._mutates}
+        return given
+
     def _check(self, places: list[int], variants: list[int], verified: int) -> None:
-        """Every mailbox holds what its variant gave before. Some calls, and those that differ, go to the reference."""
-        now = self._bindings.operands(self._usable)
+        """Every call gave what its variant gave before. Some calls, and those that differ, go to the reference."""
         odd = []
         for i, (place, variant) in enumerate(zip(places, variants, strict=True)):
-            if not torch.equal(raw_words(now[place]), raw_words(self._variants[variant])):
+            if self._bindings.mutated(self._bindings.operands_in(self._variants[variant]), self._mutates, place):
                 raise UnitFailure(Stage.RUNTIME, "integrity", "a call of a batch changed its operands")
-            row = self._snapshot[i]
+            given = self._given(i)
             if variant not in self._seen:
-                self._seen[variant] = row.clone()
-            elif not torch.equal(raw_words(row), raw_words(self._seen[variant])):
+                self._seen[variant] = {name: tensor.clone() for name, tensor in given.items()}
+            elif not _same(given, self._seen[variant]):
                 odd.append(i)
         for i in self._rng.sample(range(len(places)), min(verified, len(places))):
             if variants[i] not in self._verified:
-                self._verify(variants[i], self._snapshot[i])
+                self._verify(variants[i], self._given(i))
         for i in self._rng.sample(odd, min(ODD_VERIFIED, len(odd))):  # bits may vary, values may not
             self._verify(variants[i], self._seen[variants[i]])
-            self._verify(variants[i], self._snapshot[i])
+            self._verify(variants[i], self._given(i))
 
-    def _verify(self, variant: int, row: torch.Tensor) -> None:
+    def _verify(self, variant: int, given: dict[str, torch.Tensor]) -> None:
         t = self._t
         inputs = self._bindings.operands_in(self._variants[variant])
         case = expected(t.problem, t.shape, "batch", inputs, t.fp8)
-        got = self._bindings.outputs_in(row)
-        result = compare(t.problem, t.shape, case.inputs, case.oracle, case.declared, got)
+        result = compare(t.problem, t.shape, case.inputs, case.oracle, case.declared, given)
         if not result.passed:
             raise UnitFailure(
                 Stage.RUNTIME,
@@ -282,6 +297,10 @@ class OwnClock:
                 f"{result.expected}, although the same kernel passed every untimed case",
             )
         self._verified.add(variant)
+
+
+def _same(these: dict[str, torch.Tensor], those: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(raw_words(tensor), raw_words(those[name])) for name, tensor in these.items())
 
 
 def _doubt(claim: float, what: str) -> Doubt:

@@ -103,9 +103,8 @@ class Timing:
         self._bind(inputs, first)
 
     def _bind(self, inputs, case: Case) -> None:
-        mutates = self.problem.metadata.mutates
-        most = Bindings.PLACES
-        self.bindings.bind(inputs, case.declared, self.budgets.execution, most, mutates, 1 if mutates else most)
+        most, mutates = Bindings.PLACES, self.problem.metadata.mutates
+        self.bindings.bind(inputs, case.declared, self.budgets.execution, most, mutates, most)
         self.bindings.write(self.refresher.inputs)
         laid = self.bindings.operands(self.bindings.places)
         laid[1:].copy_(laid[:1].expand_as(laid[1:]))
