@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -146,6 +146,34 @@ class Production(_Strict):
     backend: str | None = None
 
 
+class MinedDim(_Strict):
+    """A dimension or setting of a mined shape: `source` says how it is known, `bucket` its bucket's upper edge."""
+
+    value: Any
+    source: Literal["traced", "configured", "typical"]
+    bucket: int | None = None
+
+
+class Mining(_Strict):
+    """What serving traces say of a mined shape and of its bucket, whose heaviest member the shape is.
+
+    `frameworks`, `symbols`: of the kernels that ran. `profiles`: traces with a call in the bucket. `calls`: in the
+    bucket, `applications` and `phases` by name. `families`: other families whose kernels these calls were.
+    `share`: of the operator's device time, by the applications' card-hours. `members`: distinct shapes in the bucket.
+    """
+
+    frameworks: list[str] = Field(default_factory=list)
+    symbols: list[str] = Field(default_factory=list)
+    profiles: int
+    calls: int
+    applications: dict[str, int] = Field(default_factory=dict)
+    phases: dict[str, int] = Field(default_factory=dict)
+    families: list[str] = Field(default_factory=list)
+    share: float
+    members: int = 1
+    dims: dict[str, MinedDim] = Field(default_factory=dict)
+
+
 class ShapeMeta(_Strict):
     """Provenance of one shape; `production` is the deployed kernel's time by chip id.
 
@@ -155,7 +183,8 @@ class ShapeMeta(_Strict):
     must then fail in a corner case, which every unit runs beside its seeds.
     """
 
-    origin: Literal["published", "inferred", "atrex"]
+    origin: Literal["published", "inferred", "atrex", "mined"]
+    mined: Mining | None = None
     published_id: str | None = None
     description: str | None = None
     call_count: int | None = None

@@ -46,6 +46,7 @@ class Mined:
     init_kwargs: dict[str, Any]
     input_kwargs: dict[str, Any]
     ns: list[float] = field(repr=False)
+    prefill_share: float | None = None
 
     @property
     def total_ns(self) -> float:
@@ -74,6 +75,7 @@ class Unmined:
     phase: str
     ns: float
     reason: str
+    prefill_share: float | None = None
 
 
 @cache
@@ -151,7 +153,9 @@ def _mine_trace(task: _Task) -> tuple[list[Mined], list[Unmined]]:
             except Unknown as error:
                 missing.append((group, str(error)))
         open_, learned = missing, _learned(mined)
-    return mined, [Unmined(g.operator, task.trace, task.application, g.phase, sum(g.ns), why) for g, why in open_]
+    return mined, [
+        Unmined(g.operator, task.trace, task.application, g.phase, sum(g.ns), why, g.prefill_share) for g, why in open_
+    ]
 
 
 def _learned(mined: list[Mined]) -> dict[str, Any]:
@@ -180,5 +184,5 @@ def _shape(group: CallGroup, task: _Task, framework: str | None, learned: dict[s
     return Mined(
         operator=operator, family=group.operator, trace=group.trace, application=task.application, phase=group.phase,
         chip=task.chip, framework=framework, symbols=group.symbols, dims=dims, init_kwargs=init, input_kwargs=kwargs,
-        ns=group.ns,
+        ns=group.ns, prefill_share=group.prefill_share,
     )  # fmt: skip
