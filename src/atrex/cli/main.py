@@ -17,6 +17,7 @@ from atrex.cli import (
     score,
     serve_judge,
     suite,
+    suite_build,
     suite_make,
     suite_stats,
     suite_validate,
@@ -36,6 +37,7 @@ app = typer.Typer(
 suite.app.command("validate")(suite_validate.validate)
 suite.app.command("weights")(suite_stats.weights)
 suite.app.command("stats")(suite_stats.stats)
+suite.app.command("build")(suite_build.build)
 suite.app.command("new")(suite_make.new)
 suite.app.command("release")(suite_make.release)
 suite.app.command("export")(suite_make.export)
