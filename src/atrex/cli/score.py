@@ -14,7 +14,6 @@ from atrex.errors import UserError
 # Everything else is imported where it is used, so that `atrex --help` does not wait for pydantic and rich's tables.
 if TYPE_CHECKING:
     from atrex.scoring.runs import Run
-    from atrex.scoring.weights import Weights
 
 
 def score(
@@ -29,12 +28,9 @@ def score(
 
     Exits with 1 if a unit ended in an evaluation error, for then the figures are not sound.
     """
-    from atrex.scoring.published import PUBLISHED_SHAPES
     from atrex.scoring.runs import load_run
-    from atrex.scoring.weights import published_weights, read_weights
 
-    used = read_weights(weights, PUBLISHED_SHAPES) if weights else published_weights()
-    code = print_scores([load_run(path) for path in runs], used, units=units, as_json=as_json)
+    code = print_scores([load_run(path) for path in runs], weights, units=units, as_json=as_json)
     if code:
         raise typer.Exit(code)
 
@@ -45,19 +41,19 @@ def print_outcome(outcome, seconds: float, as_json: bool) -> None:
     `outcome` is an `atrex.evaluate.run.Outcome`: `records`, `about` (the content of run.json) and `path` or None.
     """
     from atrex.scoring.runs import Run
-    from atrex.scoring.weights import published_weights
 
-    print_scores([Run(outcome.path, outcome.about, outcome.records)], published_weights(), units=True, as_json=as_json)
+    print_scores([Run(outcome.path, outcome.about, outcome.records)], None, units=True, as_json=as_json)
     n = len(outcome.records)
     kept = f"; records in {outcome.path}" if outcome.path else ""
     # On stderr, so that --json leaves one document on stdout.
     print(f"{n} unit{'s' * (n != 1)} in {seconds:.1f} s{kept}", file=sys.stderr)
 
 
-def print_scores(runs: Sequence[Run], weights: Weights, *, units: bool, as_json: bool) -> int:
+def print_scores(runs: Sequence[Run], weights: Path | None, *, units: bool, as_json: bool) -> int:
     """Print runs as tables or as one JSON document (`atrex.scoring.document`), and return the exit code they ask for.
 
-    Raises UserError, naming the run, if its records cannot be scored.
+    `weights` is a file of one's own; without it the published weights count, or those of the suite that was built from
+    traces. Raises UserError, naming the run, if its records cannot be scored.
     """
     import json
 
@@ -65,10 +61,14 @@ def print_scores(runs: Sequence[Run], weights: Weights, *, units: bool, as_json:
 
     from atrex.report.tables import make_console, print_run
     from atrex.scoring.document import score_document
-    from atrex.scoring.published import PUBLISHED_SHAPES
+    from atrex.scoring.suites import terms
+    from atrex.scoring.weights import read_weights
 
+    used, shapes = terms(runs)
+    if weights is not None:
+        used = read_weights(weights, shapes)
     try:
-        document = score_document(runs, weights, PUBLISHED_SHAPES, units=units)
+        document = score_document(runs, used, shapes, units=units)
     except ValueError as e:
         raise UserError(str(e)) from None
     if as_json:
@@ -78,6 +78,6 @@ def print_scores(runs: Sequence[Run], weights: Weights, *, units: bool, as_json:
     for run in runs:
         if len(runs) > 1:
             console.print(Text(f"Run {run.path}", style="bold"))
-        print_run(run.records, weights.values, PUBLISHED_SHAPES, console, run=run.run, units=units,
-                  notes=[*weights.notes, *run.notes])
+        print_run(run.records, used.values, shapes, console, run=run.run, units=units,
+                  notes=[*used.notes, *run.notes])
     return document["exit_code"]

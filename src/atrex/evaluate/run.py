@@ -25,6 +25,7 @@ from atrex.evaluate.setup import prepare, resolve_device
 from atrex.evaluate.spawn import Zygote
 from atrex.problems.load import load_suite, suite_hash
 from atrex.scoring.records import UnitRecord
+from atrex.scoring.suites import scored_over
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def run(
     plan = make_plan(
         suite, candidates, request.shapes, request.dsl, devices[0].type, request.held_out, request.quick, limit
     )
-    about = _about(request, devices, plan, suite.version)
+    about = _about(request, devices, plan, suite.version) | scored_over(suite)
     directory = _open(request, about)
     seeds = directory.seeds if directory else Seeds()
     done = {(r.candidate, r.operator, r.shape) for r in directory.done} if directory else set()

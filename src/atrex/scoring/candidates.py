@@ -10,6 +10,7 @@ from atrex.scoring.aggregate import Summary, summarize
 from atrex.scoring.operators import OperatorScore, operator_scores
 from atrex.scoring.records import UnitRecord
 from atrex.scoring.runs import group_records, planned_units
+from atrex.scoring.units import SCORED_ORIGINS
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def score_run(
     scored = {}
     for label, group in groups.items():
         touched = {r.operator for r in group}
-        held_out = {(r.operator, r.shape) for r in group if r.held_out or r.origin != "published"}
+        held_out = {(r.operator, r.shape) for r in group if r.held_out or r.origin not in SCORED_ORIGINS}
         mine = [p for p in planned if p not in held_out and (len(groups) == 1 or p[0] in touched)]
         scored[label] = CandidateScore(
             group, operator_scores(group, weights, denominators), summarize(group, weights, denominators, mine)

@@ -9,6 +9,8 @@ from atrex.scoring.records import CATEGORIES, Stage, Status, UnitRecord
 
 PUBLISHED_SEEDS = 5  # of the published protocol: the Atrex-Bench paper, section 4
 _WITHOUT_OUTPUTS = (*CATEGORIES[Stage.COMPILE], "timeout", "exception")
+# Shapes that come from serving: those of the release, and those of a suite built from traces.
+SCORED_ORIGINS = ("published", "mined")
 S_COLUMNS = ("S", "attainable_S", "calibrated_S", "published_S")
 
 
@@ -69,8 +71,8 @@ def published_correct(record: UnitRecord) -> bool | None:
 
 
 def headline(records: Iterable[UnitRecord]) -> list[UnitRecord]:
-    """The units that scores are made of: published shapes, not held out."""
-    return [r for r in records if r.origin == "published" and not r.held_out]
+    """The units that scores are made of: published or mined shapes, not held out."""
+    return [r for r in records if r.origin in SCORED_ORIGINS and not r.held_out]
 
 
 def unit_key(record: UnitRecord) -> tuple[str, str, str, str, bool]:
