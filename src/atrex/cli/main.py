@@ -21,6 +21,7 @@ from atrex.cli import (
     suite_make,
     suite_stats,
     suite_validate,
+    trace_headroom,
 )
 from atrex.cli import compile as compilation
 from atrex.cli import eval as evaluation
@@ -38,9 +39,11 @@ suite.app.command("validate")(suite_validate.validate)
 suite.app.command("weights")(suite_stats.weights)
 suite.app.command("stats")(suite_stats.stats)
 suite.app.command("build")(suite_build.build)
+suite.app.command("diff")(suite_build.diff)
 suite.app.command("new")(suite_make.new)
 suite.app.command("release")(suite_make.release)
 suite.app.command("export")(suite_make.export)
+traces.app.command("headroom")(trace_headroom.headroom)
 app.add_typer(suite.app, name="suite", help="The problems: list, show, validate.")
 app.add_typer(hardware.app, name="hardware", help="Chips and their ceilings: list, show, detect, calibrate.")
 app.add_typer(traces.app, name="trace", help="Serving traces: import them, and see where the device time goes.")

@@ -55,3 +55,53 @@ def build(
 
 def _mined(finished: int, of: int) -> None:
     print(f"mined {finished} of {of} traces", file=sys.stderr)
+
+
+def diff(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="A suite folder.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="A suite folder.")],
+    min_move: Annotated[
+        float, typer.Option(min=0, help="Weights that move by less, absolutely, are left out.")
+    ] = 0.001,
+    min_time: Annotated[float, typer.Option(min=0, help="Traced times that move by less, relatively.")] = 0.05,
+    as_json: JsonOption = False,
+) -> None:
+    """What changed from one suite to the next: operators, shapes and weights that appear, vanish or move.
+
+    A mined shape is the same as another of the same fixed dimensions and buckets; any other shape only as its equal.
+    """
+    from dataclasses import asdict
+
+    from atrex.problems.diff import diff_suites
+    from atrex.problems.load import load_suite
+
+    before, after = load_suite(old), load_suite(new)
+    found = diff_suites(before, after, min_move, min_time)
+    if as_json:
+        versions = {"old": before.version, "new": after.version}
+        print(json.dumps({**versions, "same": found.same, **asdict(found)}, indent=2))
+        return
+    print(f"{old} ({before.version}) -> {new} ({after.version})")
+    for title, names in (("new operators", found.appeared), ("gone operators", found.vanished)):
+        if names:
+            print(f"{title}: {', '.join(names)}")
+    for sign, suite, pairs in (("+", after, found.new_shapes), ("-", before, found.gone_shapes)):
+        for operator, shape in pairs:
+            print(f"{sign} {operator} {shape}: {_kwargs(suite.problems[operator].shapes[shape])}")
+    for moved in found.moved_shapes:
+        changes = [f"{name} {a} -> {b}" for name, (a, b) in moved.kwargs.items()]
+        changes += [f"{a:.4g} -> {b:.4g} us on {chip}" for chip, (a, b) in moved.us.items()]
+        which = moved.new if moved.old == moved.new else f"{moved.old} -> {moved.new}"
+        print(f"~ {moved.operator} {which}: {', '.join(changes)}")
+    for operator, (a, b) in found.weights.items():
+        print(f"weight of {operator}: {_share(a)} -> {_share(b)}")
+    if found.same:
+        print("nothing changed")
+
+
+def _kwargs(shape) -> str:
+    return " ".join(f"{name}={value}" for name, value in {**shape.init_kwargs, **shape.input_kwargs}.items())
+
+
+def _share(weight: float | None) -> str:
+    return "-" if weight is None else f"{weight:.2%}"
