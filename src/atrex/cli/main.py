@@ -13,6 +13,7 @@ from atrex.cli import (
     compare,
     doctor,
     hardware,
+    profile,
     repro,
     score,
     serve_judge,
@@ -52,6 +53,7 @@ app.command("eval")(evaluation.evaluate)
 app.command("compile")(compilation.compile_command)
 app.command("score")(score.score)
 app.command("compare")(compare.compare)
+app.command("profile")(profile.profile)
 app.command("attacks")(attacks.attacks)
 app.command("repro")(repro.repro)
 app.command("serve-judge")(serve_judge.serve_judge)

@@ -140,6 +140,33 @@ def check(cards: CardsOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command()
+def advise(
+    evidence: Annotated[Path, typer.Argument(metavar="EVIDENCE.json", help="What `atrex profile` wrote.")],
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a profile's counters show, how much time each symptom may be worth, and the cards that help."""
+    from atrex.profiling.evidence import read_evidence
+    from atrex.wiki.advise import advise
+    from atrex.wiki.load import CARDS
+
+    read = read_evidence(evidence)
+    advice = advise(read, cards or CARDS)
+    if as_json:
+        print(json.dumps(advice.as_dict(), indent=2))
+        return
+    print(f"{read.kernel.name[:80]} ({read.operator}/{read.shape} on {read.device}): {advice.verdict}")
+    if advice.healthy:
+        print("healthy: no symptom")
+    for symptom in advice.symptoms:
+        print(f"{symptom.title}: {symptom.says}; up to {symptom.recoverable_us:.1f} us")
+        for card, title in zip(symptom.cards, symptom.card_titles, strict=True):
+            print(f"    {card}: {title}")
+    if advice.unjudged:
+        print(f"not judged, for want of counters: {', '.join(sorted(advice.unjudged))}")
+
+
 def _scope(names: list[str]) -> str:
     return "" if names == ["any"] else " ".join(names)
 
