@@ -101,6 +101,16 @@ class Check:
 _CHECKS: list[Check] = []
 
 
+def register(check: Check) -> None:
+    """Add a check. Raises ValueError for one of an unknown kind or library."""
+    if check.kind not in KINDS or check.library not in INSTALL:
+        raise ValueError(
+            f"{check.name}: kind {check.kind!r} of library {check.library!r}: expected one of {KINDS} and of "
+            f"{list(INSTALL)}"
+        )
+    _CHECKS.append(check)
+
+
 def check(
     operator: str,
     name: str,
@@ -112,16 +122,12 @@ def check(
     exact: Callable[[Case], dict[str, torch.Tensor]] | None = None,
 ) -> Callable[[Run], Run]:
     """Register the decorated function as a check of `operator`; one function may check several."""
-    if kind not in KINDS or library not in INSTALL:
-        raise ValueError(
-            f"{name}: kind {kind!r} of library {library!r}: expected one of {KINDS} and of {list(INSTALL)}"
-        )
 
-    def register(run: Run) -> Run:
-        _CHECKS.append(Check(operator, name, library, kind, devices, run, note, differs or {}, exact))
+    def decorate(run: Run) -> Run:
+        register(Check(operator, name, library, kind, devices, run, note, differs or {}, exact))
         return run
 
-    return register
+    return decorate
 
 
 def all_checks() -> list[Check]:

@@ -10,6 +10,7 @@ import typer
 import atrex
 from atrex.cli import (
     attacks,
+    baseline,
     compare,
     doctor,
     hardware,
@@ -51,6 +52,7 @@ app.add_typer(traces.app, name="trace", help="Serving traces: import them, and s
 app.add_typer(cards.app, name="wiki", help="Sourced cards on making kernels fast: search, show, specifications.")
 app.command("eval")(evaluation.evaluate)
 app.command("compile")(compilation.compile_command)
+app.command("baseline")(baseline.baseline)
 app.command("score")(score.score)
 app.command("compare")(compare.compare)
 app.command("profile")(profile.profile)

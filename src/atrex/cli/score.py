@@ -21,16 +21,30 @@ def score(
     weights: Annotated[
         Path | None, typer.Option("--weights", metavar="FILE", help="JSON object {operator: weight} to score under.")
     ] = None,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option("--baseline", metavar="BASERUN", help="A run of `atrex baseline` to compare with; repeatable."),
+    ] = None,
     units: Annotated[bool, typer.Option("--units", help="Show every unit too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Score finished runs: per operator, per failure category and over the suite.
 
+    --baseline adds how many times as fast as a baseline the candidates are: T_baseline / T_candidate, the median over
+    operators of the operator's median over its correct shapes. Where the chip has no published production time, the
+    first of the baselines that engines serve models with takes that column, named. Baselines themselves get no score.
+
     Exits with 1 if a unit ended in an evaluation error, for then the figures are not sound.
     """
+    from atrex.scoring.baselines import baseline_times, check_names, joined
     from atrex.scoring.runs import load_run
 
-    code = print_scores([load_run(path) for path in runs], weights, units=units, as_json=as_json)
+    loaded = [load_run(path) for path in runs]
+    if baseline:
+        found = [times for path in baseline for times in baseline_times(load_run(path))]
+        check_names(found)
+        loaded = [joined(run, found) for run in loaded]
+    code = print_scores(loaded, weights, units=units, as_json=as_json)
     if code:
         raise typer.Exit(code)
 
@@ -59,6 +73,7 @@ def print_scores(runs: Sequence[Run], weights: Path | None, *, units: bool, as_j
 
     from rich.text import Text
 
+    from atrex.report.baselines import print_baselines
     from atrex.report.tables import make_console, print_run
     from atrex.scoring.document import score_document
     from atrex.scoring.suites import terms
@@ -78,6 +93,8 @@ def print_scores(runs: Sequence[Run], weights: Path | None, *, units: bool, as_j
     for run in runs:
         if len(runs) > 1:
             console.print(Text(f"Run {run.path}", style="bold"))
+        if print_baselines(run.records, shapes, console, units=units, notes=run.notes):
+            continue
         print_run(run.records, used.values, shapes, console, run=run.run, units=units,
                   notes=[*used.notes, *run.notes])
     return document["exit_code"]

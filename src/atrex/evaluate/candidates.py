@@ -9,17 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrex.errors import UserError
+from atrex.scoring.records import Origin
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One candidate file for one operator. `name` is the path as given; `set_name` groups the files of a directory."""
+    """One candidate file for one operator. `name` is the path as given; `set_name` groups the files of a directory.
+
+    `origin` is set for a baseline, which is no one's candidate.
+    """
 
     path: Path
     name: str
     set_name: str
     operator: str
     source: str
+    origin: Origin | None = None
 
     @property
     def sha256(self) -> str:

@@ -111,6 +111,7 @@ def lost(name: UnitName, device: str, chip: str, reason: str, node: str | None =
         node=node,
         chip=chip,
         dsl=name.dsl,
+        baseline=name.candidate.origin,
         verdict=Verdict(status=Status.ERROR, category="unstable", reason=reason),
     )
 

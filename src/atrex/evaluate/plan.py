@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from atrex import dsls
@@ -11,6 +12,7 @@ from atrex.evaluate.candidates import Candidate, static_fault
 from atrex.evaluate.unit import Unit
 from atrex.problems.model import Problem, Shape, Suite
 from atrex.problems.shape_ids import select_shapes
+from atrex.scoring.records import NO_DSL
 
 
 def choose_dsl(candidate: Candidate, name: str | None, device_type: str) -> str:
@@ -42,8 +44,11 @@ def make_plan(
     held_out: bool = True,
     first_only: bool = False,
     limit: SizeLimit | None = None,
+    left_out: Collection[tuple[str, str]] = (),
 ) -> Plan:
     """Everything a run will judge. Shapes over `limit` are left out unless `shapes` names them.
+
+    `left_out` are (operator, shape) pairs that are not judged even if they are named.
 
     A file that was named itself and cannot be a candidate is refused here (UserError); in a directory it stays, and
     becomes failed units. Raises UserError too when nothing is left to run.
@@ -63,13 +68,16 @@ def make_plan(
         _refuse(candidate, problem, chosen[0])
         if shapes is None:
             chosen = [shape for shape in chosen if fits(shape)]
+        chosen = [shape for shape in chosen if (problem.operator, shape.id) not in left_out]
         if first_only:
             chosen = chosen[:1]
-        name = choose_dsl(candidate, dsl, device_type)
+        name = NO_DSL if candidate.origin else choose_dsl(candidate, dsl, device_type)
         units += [Unit(candidate, problem, shape, name) for shape in chosen]
         if held_out:
-            extra = [shape for shape in problem.held_out.values() if fits(shape)]
+            extra = [s for s in problem.held_out.values() if (problem.operator, s.id) not in left_out and fits(s)]
             units += [Unit(candidate, problem, shape, name, held_out=True) for shape in extra]
+    if not units and not too_large:
+        raise UserError("nothing to run: no shape is left")
     if not units:
         raise UserError(
             f"nothing to run: every shape is too large for {device_type}; name shapes with --shapes to run them"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.setup import prepare, resolve_device
 from atrex.evaluate.spawn import Zygote
 from atrex.problems.load import load_suite, suite_hash
-from atrex.scoring.records import UnitRecord
+from atrex.scoring.records import Origin, UnitRecord
 from atrex.scoring.suites import scored_over
 
 
@@ -52,6 +52,10 @@ class Request:
     judges: int = 1
     engine: str = "local"
     address: str | None = None
+    origins: Mapping[str, Origin] | None = None
+    """Of a baseline: where its file for each operator comes from."""
+    left_out: frozenset[tuple[str, str]] = frozenset()
+    """(operator, shape) pairs that are not judged."""
 
     @property
     def devices(self) -> list[str]:
@@ -67,8 +71,6 @@ class Request:
         """With what --quick stands for: one shape, one seed, 20 calls, no held-out shapes, no readiness."""
         if not self.quick:
             return self
-        from dataclasses import replace
-
         return replace(self, seeds=1, timed_calls=Budgets.MIN_CALLS, held_out=False, readiness=False)
 
 
@@ -101,10 +103,13 @@ def run(
         _require_locked(device)
     suite = load_suite(request.suite)
     candidates = resolve(request.candidates, list(suite.problems), request.problem)
+    if request.origins is not None:
+        candidates = [replace(c, origin=request.origins[c.operator]) for c in candidates]
     limit = CPU_LIMIT if devices[0].type == "cpu" and not request.all_sizes else None
     plan = make_plan(
-        suite, candidates, request.shapes, request.dsl, devices[0].type, request.held_out, request.quick, limit
-    )
+        suite, candidates, request.shapes, request.dsl, devices[0].type, request.held_out, request.quick, limit,
+        request.left_out,
+    )  # fmt: skip
     about = _about(request, devices, plan, suite.version) | scored_over(suite)
     directory = _open(request, about)
     seeds = directory.seeds if directory else Seeds()
@@ -202,6 +207,8 @@ def _about(request: Request, devices: list[torch.device], plan: Plan, suite_vers
         c = unit.candidate
         entry = candidates.setdefault(c.name, {"path": c.set_name, "file": c.name, "operator": c.operator})
         entry |= {"sha256": c.sha256, "dsl": unit.dsl}
+        if c.origin:
+            entry["baseline"] = c.origin.model_dump(exclude={"kernels"})
     return {
         "atrex": atrex.__version__,
         "argv": _argv(),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from atrex.dsls import default_for
 from atrex.errors import UserError
 from atrex.evaluate.adoption import adoption, shortcut
 from atrex.evaluate.answers import Artifacts, Forwarded, Loaded, read
@@ -27,7 +28,9 @@ from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout
 from atrex.hardware.chip import Chip
 from atrex.problems.model import Problem, Shape
 from atrex.roofline.bound import published_roofline, roofline
+from atrex.scoring.baselines import PRODUCTION, published
 from atrex.scoring.records import (
+    NO_DSL,
     Artifact,
     Compile,
     Performance,
@@ -163,7 +166,7 @@ class UnitJudge:
         # One cache per candidate file: private to it, shared by its units, so that nothing is compiled twice.
         source, cache = worker.place(candidate.sha256[:16], candidate.path.name, candidate.source)
         order = {
-            "op": "load", "source": str(source), "cache": str(cache), "dsl": self.unit.dsl,
+            "op": "load", "source": str(source), "cache": str(cache), "dsl": self._instruments(),
             "init_kwargs": dict(self.unit.shape.init_kwargs),
         }  # fmt: skip
         with self._phase("load"):
@@ -176,6 +179,10 @@ class UnitJudge:
         self.setup.collector_fault = loaded.collector_fault
         self.setup.prefork()
         return loaded.import_seconds
+
+    def _instruments(self) -> str:
+        """The DSL whose instruments the worker puts in; a baseline, which has none, gets the device's usual ones."""
+        return self.unit.dsl if self.unit.dsl != NO_DSL else default_for(str(self.setup.device))
 
     def _compile_and_correct(self, worker: Worker, bindings: Bindings, purpose: str = "") -> None:
         with self.lease.shared():
@@ -226,7 +233,7 @@ class UnitJudge:
         artifacts, missing = self._artifacts(worker)
         if "raised" in answer and not artifacts and _compiles(self.unit):
             raise UnitFailure(Stage.COMPILE, "exception", raised(answer))
-        if missing:
+        if missing and self.unit.dsl != NO_DSL:
             raise UnitFailure(
                 Stage.COMPILE, "no_artifact", f"launched without a completed artifact: {', '.join(missing)}"
             )
@@ -401,12 +408,16 @@ class UnitJudge:
         passed = verdict.status is Status.PASSED
         correct = passed or verdict.category in ("over_budget", "beyond_roofline", "unstable")
         found = adoption(self.samples.adopted)
+        origin = unit.candidate.origin
+        if origin:
+            origin, found = origin.model_copy(update={"kernels": found.kernels if found else []}), None
         verdict.shortcut = shortcut(found)
         scored = self.confirmed or self.performance
         median = scored.median_us if scored else None
         ran = self.compile is not None
         meta = unit.problem.metadata.shapes.get(unit.shape.id)
         failed = verdict.status in (Status.FAILED, Status.ERROR)
+        production = meta.production.get(self.chip.id) if meta else None
         return UnitRecord(
             candidate=unit.candidate.name,
             candidate_sha256=unit.candidate.sha256,
@@ -424,6 +435,9 @@ class UnitJudge:
             performance=self.performance if correct else None,
             readiness=self.readiness,
             confirm=self._confirmation(),
+            baseline=origin,
+            baselines={PRODUCTION: production.us} if production else None,
+            production=published(production.backend) if production else None,
             roofline=None if unit.held_out else self._score(median, scored=passed),
             adoption=found,
             seconds=seconds,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from atrex.scoring.baselines import PRODUCTION
+from atrex.scoring.operators import OperatorScore
 from atrex.scoring.readiness import Shown
 from atrex.scoring.records import Status, UnitRecord, Verdict
 
@@ -37,6 +39,12 @@ def percent(value: float | None) -> str:
 def ratio(value: float | None) -> str:
     """How many times faster than a baseline."""
     return DASH if value is None else f"{value:.2f}x"
+
+
+def compared(score: OperatorScore, name: str) -> str:
+    """An operator's ratio to a baseline; to production with whose times these are."""
+    found = ratio(score.ratios.get(name))
+    return f"{found} ({', '.join(score.production)})" if name == PRODUCTION and score.production else found
 
 
 def counts(value: Mapping[str, int]) -> str:

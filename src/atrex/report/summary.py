@@ -11,6 +11,7 @@ from rich.text import Text
 
 from atrex.report import figures
 from atrex.scoring.aggregate import Summary
+from atrex.scoring.baselines import PRODUCTION
 from atrex.scoring.readiness import PROPERTIES
 
 COMPARED_AT_ONCE = 4
@@ -91,7 +92,7 @@ def _rows(every: Collection[Summary]) -> list[Row]:
             "unweighted median of S_i over the operators where it is defined"),
     ]
     rows += [
-        Row(f"vs {name}", lambda s, name=name: _ratio(s, name), "median of operator medians, over 1 is faster")
+        Row(f"vs {name}", lambda s, name=name: _ratio(s, name), _compared(name, every))
         for name in sorted({name for s in every for name in s.baselines})
     ]
     if any(s.held_out for s in every):
@@ -124,3 +125,11 @@ def _of(text: str, n: int, s: Summary) -> str:
 def _ratio(s: Summary, name: str) -> str:
     found = s.baselines.get(name)
     return _of(figures.ratio(found.ratio), found.operators, s) if found else figures.DASH
+
+
+def _compared(name: str, every: Collection[Summary]) -> str:
+    """What a ratio is, and whose the production times are: one line for all candidate sets, as runs share them."""
+    meaning = "median of operator medians, over 1 is faster"
+    sources = {source: n for s in every for source, n in s.production.items()} if name == PRODUCTION else {}
+    named = ", ".join(f"{source} ({n} operator{'s' * (n != 1)})" for source, n in sources.items())
+    return f"{meaning}; {named}" if named else meaning

@@ -49,9 +49,7 @@ def print_run(
     scored = score_run(run or {}, records, weights, denominators)
     for label, candidate in scored.items():
         if units:
-            console.print(_units_table(label, candidate.records, list(candidate.operators)))
-            _print_marks(candidate.records, console)
-            _print_reasons(candidate.records, console)
+            print_units(label, candidate.records, list(candidate.operators), console)
     if scored:
         by_label = {label: list(c.operators.values()) for label, c in scored.items()}
         console.print(_operators_table(by_label, _ruled(records)))
@@ -67,7 +65,15 @@ def print_run(
         console.print(Text("no unit was recorded"))
 
 
-def _table(title: str, *columns: str, left: int = 1) -> Table:
+def print_units(label: str, records: Sequence[UnitRecord], operators: Sequence[str], console: Console) -> None:
+    """Print a row a unit, by the order of `operators`, then what its marks mean and why units did not pass."""
+    console.print(_units_table(label, records, operators))
+    _print_marks(records, console)
+    _print_reasons(records, console)
+
+
+def new_table(title: str, *columns: str, left: int = 1) -> Table:
+    """A table with bold headings, its first `left` columns to the left."""
     table = Table(title=Text(title), title_justify="left", header_style="bold")
     for i, name in enumerate(columns):
         table.add_column(Text(name), justify="left" if i < left else "right", overflow="fold")
@@ -75,7 +81,7 @@ def _table(title: str, *columns: str, left: int = 1) -> Table:
 
 
 def _units_table(label: str, records: Sequence[UnitRecord], operators: Sequence[str]) -> Table:
-    table = _table(f"Units: {label}", "operator", "shape", "verdict", "median us", "roofline us", "bound", "S",
+    table = new_table(f"Units: {label}", "operator", "shape", "verdict", "median us", "roofline us", "bound", "S",
                    "attainable", "DSL share", *(["published rule"] if _ruled(records) else []),
                    *(["ready"] if any(r.readiness for r in records) else []), left=3)
     order = {name: i for i, name in enumerate(operators)}
@@ -128,13 +134,14 @@ def _operators_table(by_label: Mapping[str, Sequence[OperatorScore]], ruled: boo
         "S_i, all origins": lambda s: s.all_origins,
     }
     every = [s for scores in by_label.values() for s in scores]
+    compared = sorted({name for s in every for name in s.ratios})
     shown = {name: value for name, value in optional.items() if any(value(s) is not None for s in every)}
     held_out, several = any(s.held_out for s in every), len(by_label) > 1
     title = "Operators" if several else f"Operators: {next(iter(by_label))}"
     columns = ["operator", "compiled", "correct", *(["published rule"] if ruled else []), "S_i", "strict", "attainable",
-               *shown, "DSL share"]
+               *shown, *(f"vs {name}" for name in compared), "DSL share"]
     columns += ["generalizes", "weight"] if held_out else ["weight"]
-    table = _table(title, *(["candidate"] if several else []), *columns, left=1 + several)
+    table = new_table(title, *(["candidate"] if several else []), *columns, left=1 + several)
     for label, scores in by_label.items():
         for s in scores:
             table.add_row(
@@ -147,6 +154,7 @@ def _operators_table(by_label: Mapping[str, Sequence[OperatorScore]], ruled: boo
                 figures.score(s.strict),
                 figures.score(s.attainable),
                 *(figures.score(value(s)) for value in shown.values()),
+                *(figures.compared(s, name) for name in compared),
                 figures.percent(s.adoption),
                 *([f"{s.generalizes}/{s.held_out}" if s.held_out else figures.DASH] if held_out else []),
                 figures.percent(s.weight),
@@ -165,7 +173,7 @@ def _print_failures(by_label: Mapping[str, Sequence[FailureCount]], console: Con
     if not failing:
         return
     single = len(failing) == 1
-    table = _table("Failing units", "stage", "category", *failing, *(["share"] if single else []), left=2)
+    table = new_table("Failing units", "stage", "category", *failing, *(["share"] if single else []), left=2)
     totals = {label: stage_totals(counts) for label, counts in failing.items()}
     stage = None
     for i, first in enumerate(next(iter(failing.values()))):

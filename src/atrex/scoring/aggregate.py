@@ -32,6 +32,7 @@ class Summary:
     Inside what was run (the same figures over the operators and shapes that have a record or were planned):
     `s_agg_inside`, `compile_rate_inside`, `correctness_inside`; `coverage` is the weight of those operators.
     Over the operators where defined, with their number beside it: `adoption`, `s_median`, `baselines`.
+    `production` says whose times the ratio "production" is to: source -> operators.
     `gap` = `fully_correct` - `dominant` operators, signed. `failed`, `errors` (by category), `skipped` and `absent`
     (planned, without a record) count published shapes. `outside` are operators that were run and are not in the suite:
     they enter none of the figures above but the counts of held-out shapes. `shortcuts`: correct units of which the
@@ -69,6 +70,7 @@ class Summary:
     absent: int
     errors: dict[str, int] = field(default_factory=dict)
     baselines: dict[str, Ratio] = field(default_factory=dict)
+    production: dict[str, int] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)
     shortcuts: dict[str, int] = field(default_factory=dict)
     readiness: dict[str, Shown] = field(default_factory=dict)
@@ -86,8 +88,10 @@ def summarize(
     operators of the suite. `planned`: (operator, shape) pairs of published shapes that this run set out to judge.
     Rates use the mean over operators, time ratios the median, so one outlier operator cannot dominate: the Atrex-Bench
     paper, section 4.1. Raises ValueError on weights that are not a distribution over the suite, a unit that stands
-    twice, or an S outside (0, 1].
+    twice, a record of a baseline, or an S outside (0, 1].
     """
+    if baseline := next((r.baseline for r in records if r.baseline is not None), None):
+        raise ValueError(f"{baseline.name} is a baseline: it is compared with, and takes no part in any ranking")
     check_weights(weights, denominators)
     scores = operator_scores(records, weights, denominators)
     suite = [score for name, score in scores.items() if name in denominators]
@@ -138,6 +142,7 @@ def summarize(
             if r.verdict.status == Status.ERROR and r.operator in denominators
         ).items())),
         baselines=_baselines(suite),
+        production=dict(sorted(Counter(source for s in suite for source in s.production).items())),
         outside=[name for name in scores if name not in denominators],
         shortcuts=dict(sorted(Counter(
             r.verdict.shortcut for r in headline(records)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from atrex.scoring.baselines import baseline_groups, baseline_rows
 from atrex.scoring.candidates import CandidateScore, score_run
 from atrex.scoring.failures import MAPPING_NOTE, exit_code, failures
 from atrex.scoring.operators import OperatorScore
+from atrex.scoring.records import UnitRecord
 from atrex.scoring.runs import Run
 from atrex.scoring.weights import Weights
 
@@ -26,7 +28,11 @@ def score_document(
          "summary": the fields of `atrex.scoring.aggregate.Summary`,
          "operators": [the fields of `atrex.scoring.operators.OperatorScore`, "fully_correct", "dominant"],
          "failures": {"rows": [{"stage", "title", "count", "share", "by_category"}], "note"},
-         "units": [unit records] if `units`}]}]}
+         "units": [unit records] if `units`}],
+       "baselines": [{"baseline", "device", "chip", "origin": fields of `Origin`, "operators": [{"operator", "calls",
+         "note", "shapes", "correct", "median_us": {shape: us}, "s", "attainable"}], "units" as above}]}]}
+
+    Baselines take no part in the scores: they have no summary.
 
     Raises ValueError, naming the run, where scoring does.
     """
@@ -49,7 +55,24 @@ def _run(run: Run, weights: Weights, denominators: Mapping[str, int], units: boo
         **{key: run.run.get(key) for key in told},
         "notes": run.notes,
         "candidates": [_candidate(label, candidate, units) for label, candidate in scored.items()],
+        "baselines": [
+            _baseline(label, group, denominators, units) for label, group in baseline_groups(run.records).items()
+        ],
     }
+
+
+def _baseline(label: str, records: Sequence[UnitRecord], denominators: Mapping[str, int], units: bool) -> dict:
+    first = records[0]
+    document = {
+        "baseline": label,
+        "device": first.device,
+        "chip": first.chip,
+        "origin": first.baseline.model_dump(mode="json", include={"name", "library", "version"}),
+        "operators": [asdict(row) for row in baseline_rows(records, denominators)],
+    }
+    if units:
+        document["units"] = [r.model_dump(mode="json") for r in records]
+    return document
 
 
 def _candidate(label: str, candidate: CandidateScore, units: bool) -> dict[str, Any]:

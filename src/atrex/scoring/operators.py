@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from atrex.scoring.records import Status, UnitRecord
-from atrex.scoring.units import by_operator, headline, published_correct, unit_score
+from atrex.scoring.records import UnitRecord
+from atrex.scoring.units import by_operator, headline, published_correct, timed, unit_score
 
 DOMINANT_SHARE = 0.5  # "genuinely dominated (>50 %)" by the target DSL: the Atrex-Bench paper, section 4.3
 
@@ -25,7 +25,8 @@ class OperatorScore:
     `published_bound` are S_i over the other ceilings, None unless every scored shape carries that ceiling.
     `all_origins` is S_i over inferred and Atrex shapes too, None when there are none; it enters no aggregate.
     `adoption` is the mean target-DSL share over the `running` shapes, those whose device time was sampled.
-    `ratios` is the median of T_baseline / T_candidate per baseline, over the correct shapes.
+    `ratios` is the median of T_baseline / T_candidate per baseline, over the correct shapes; `production` names whose
+    times the ratio "production" is to.
     """
 
     operator: str
@@ -48,6 +49,7 @@ class OperatorScore:
     ratios: dict[str, float]
     generalizes: int
     held_out: int
+    production: tuple[str, ...] = ()
 
     @property
     def fully_correct(self) -> bool:
@@ -106,6 +108,7 @@ def _operator(name: str, records: list[UnitRecord], weight: float | None, denomi
         ratios=_ratios(units),
         generalizes=sum(r.correct for r in held_out),
         held_out=len(held_out),
+        production=tuple(sorted({r.production for r in units if r.production and timed(r)})),
     )
 
 
@@ -122,8 +125,7 @@ def _column(units: Sequence[UnitRecord], column: str) -> float | None:
 def _ratios(units: Sequence[UnitRecord]) -> dict[str, float]:
     by_baseline: dict[str, list[float]] = {}
     for r in units:
-        # The time of a unit in error is the very thing in doubt, so it enters no ratio.
-        if r.correct and r.performance is not None and r.verdict.status != Status.ERROR:
+        if timed(r):
             for baseline, us in (r.baselines or {}).items():
                 by_baseline.setdefault(baseline, []).append(us / r.performance.median_us)
     return {baseline: median(values) for baseline, values in sorted(by_baseline.items())}

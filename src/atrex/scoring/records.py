@@ -130,10 +130,32 @@ class Adoption(_Record):
     kernels: list[KernelShare] = Field(default_factory=list)
 
 
+NO_DSL = "none"
+"""The `dsl` of a baseline: it is asked for no language, so adoption, artifacts and shortcuts are nothing to it."""
+
+
+class Origin(_Record):
+    """Where a baseline comes from: `library` and its `version`, the functions that it `calls`, a `note` on what else.
+
+    `production` says that engines serve models with just that: not so where layouts had to be converted for it.
+    `kernels` are those seen in its timed calls.
+    """
+
+    name: str
+    library: str
+    version: str | None = None
+    calls: str
+    note: str | None = None
+    production: bool = False
+    kernels: list[KernelShare] = Field(default_factory=list)
+
+
 class UnitRecord(_Record):
     """One judged unit. `seconds` is what it took in all, `phases` where that went, `node` which one of a cluster.
 
-    `held_out` units count in no figure but `generalizes`.
+    `held_out` units count in no figure but `generalizes`, those with a `baseline` in none at all: that is the origin of
+    a kernel that was judged to be compared with. `baselines` are such kernels' times by name on the same chip, and the
+    published production time as "production", with `production` saying whose time that is.
     """
 
     candidate: str
@@ -153,7 +175,9 @@ class UnitRecord(_Record):
     performance: Performance | None = None
     readiness: dict[str, Any] | None = None
     confirm: dict[str, Any] | None = None
+    baseline: Origin | None = None
     baselines: dict[str, float] | None = None
+    production: str | None = None
     roofline: RooflineScore | None = None
     adoption: Adoption | None = None
     seconds: float = 0.0

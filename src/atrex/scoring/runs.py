@@ -105,7 +105,9 @@ def group_records(run: Mapping[str, Any], records: Sequence[UnitRecord]) -> dict
     A set is an entry of `run["candidates"]`: a file, or a directory that stands for every file below it (the entry is
     its path, or an object with one under `path`). A record of no entry is a set of its own under its candidate's name.
     Records of several chips are never one set: the label then ends with the chip. Devices of one chip are.
+    Records of baselines are left out: `atrex.scoring.baselines.baseline_groups` has them.
     """
+    records = [r for r in records if r.baseline is None]
     entries = [PurePath(e) for c in run.get("candidates") or () if isinstance(e := _entry(c), str) and e]
     several = len({r.chip for r in records}) > 1
     groups: dict[str, list[UnitRecord]] = {}

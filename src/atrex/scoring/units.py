@@ -56,6 +56,11 @@ def unit_score(record: UnitRecord, column: str = "S") -> float | None:
     return value
 
 
+def timed(record: UnitRecord) -> bool:
+    """Whether a unit's time enters ratios: that of a unit in error is the very thing in doubt."""
+    return record.correct and record.performance is not None and record.verdict.status != Status.ERROR
+
+
 def published_correct(record: UnitRecord) -> bool | None:
     """Whether the unit is correct by the published rule (atol 1e-2, rtol 5e-2, five seeds); None if that is not known.
 

@@ -1,0 +1,150 @@
+"""`atrex baseline` as a user meets it: judged by the gate, joined by `atrex score`, clear about what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "candidates" / "torch" / "rms_norm.py"
+
+
+def atrex(*arguments, cwd, timeout=280):
+    command = [sys.executable, "-m", "atrex.cli.main", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
+
+
+def absent(distribution):
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return False
+
+
+def units(run):
+    return [json.loads(line) for line in (run / "units.jsonl").read_text().splitlines()]
+
+
+def test_the_baselines_are_listed_with_what_they_have(tmp_path):
+    done = atrex("baseline", "--json", cwd=tmp_path)
+    rows = {row["baseline"]: row for row in json.loads(done.stdout)["baselines"]}
+    assert {"torch", "torch.compile", "fla", "liger", "vllm", "sglang"} <= set(rows)
+    assert len(rows["torch.compile"]["operators"]) == 30
+    assert rows["torch"]["installed"] and "pip install" in rows["fla"]["install"]
+
+
+def test_an_unknown_baseline_is_one_line(tmp_path):
+    done = atrex("baseline", "cudnn", cwd=tmp_path)
+    assert done.returncode == 2 and "expected one of torch" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not absent("vllm"), reason="vllm is installed here")
+def test_a_missing_library_is_one_line_with_how_to_install_it(tmp_path):
+    done = atrex("baseline", "vllm", "--problem", "rms_norm", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines() == [
+        "error: baseline vllm: vllm is not installed: pip install vllm==0.20.2",
+    ]
+
+
+@pytest.mark.skipif(absent("fla-core"), reason="fla-core is not installed")
+def test_a_library_that_needs_a_gpu_says_so(tmp_path):
+    done = atrex("baseline", "fla", "--problem", "rms_norm", "--device", "cpu", cwd=tmp_path)
+    assert done.returncode == 2 and "runs on cuda only, not on cpu" in done.stderr
+
+
+def test_the_code_of_a_baseline_can_be_read_without_its_library(tmp_path):
+    done = atrex("baseline", "sglang", "--problem", "rms_norm", "--source", cwd=tmp_path)
+    assert done.returncode == 0 and "torch.ops.sgl_kernel.rmsnorm" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """torch's rms_norm and reshape_and_cache, and a candidate, on the smallest shapes."""
+    folder = tmp_path_factory.mktemp("judged")
+    base = atrex(
+        "baseline", "torch", "--problem", "rms_norm", "--problem", "reshape_and_cache", "--shapes", "0", "--quick",
+        "--device", "cpu", "--out", "base", "--all-sizes", cwd=folder,
+    )  # fmt: skip
+    mine = atrex("eval", EXAMPLE, "--shapes", "0", "--quick", "--device", "cpu", "--out", "mine", cwd=folder)
+    return folder, base, mine
+
+
+def test_a_baseline_passes_the_gate_of_candidates(judged):
+    folder, base, _ = judged
+    assert base.returncode == 0, base.stderr
+    found = units(folder / "base")
+    assert [(r["operator"], r["verdict"]["status"]) for r in found] == [
+        ("reshape_and_cache", "passed"), ("rms_norm", "passed")
+    ]  # fmt: skip
+    assert all(r["performance"]["median_us"] > 0 and r["correctness"]["passed"] for r in found)
+
+
+def test_its_records_name_origin_library_and_version(judged):
+    folder, _, _ = judged
+    (record,) = [r for r in units(folder / "base") if r["operator"] == "rms_norm"]
+    origin = record["baseline"]
+    assert (origin["name"], origin["library"], origin["calls"]) == ("torch", "torch", "F.rms_norm")
+    assert origin["version"] == importlib.metadata.version("torch")
+    assert origin["kernels"]
+
+
+def test_it_has_no_target_dsl_no_adoption_and_no_shortcut(judged):
+    folder, _, _ = judged
+    for record in units(folder / "base"):
+        assert record["dsl"] == "none"
+        assert record["adoption"] is None and record["verdict"]["shortcut"] is None
+
+
+def test_its_code_stays_in_the_run_directory(judged):
+    folder, _, _ = judged
+    assert "F.rms_norm" in (folder / "base" / "artifacts" / "rms_norm.py").read_text()
+
+
+def test_score_joins_the_ratio(judged):
+    folder, _, mine = judged
+    assert mine.returncode == 0, mine.stderr
+    done = atrex("score", "mine", "--baseline", "base", "--json", cwd=folder)
+    (candidate,) = json.loads(done.stdout)["runs"][0]["candidates"]
+    time = {r["operator"]: r["performance"]["median_us"] for r in units(folder / "base")}["rms_norm"]
+    own = units(folder / "mine")[0]["performance"]["median_us"]
+    assert candidate["summary"]["baselines"]["torch"]["ratio"] == pytest.approx(time / own)
+    shown = atrex("score", "mine", "--baseline", "base", cwd=folder)
+    assert "vs torch" in shown.stdout
+
+
+def test_scoring_a_baseline_ranks_nothing(judged):
+    folder, _, _ = judged
+    done = atrex("score", "base", cwd=folder)
+    assert "Baseline: torch (torch" in done.stdout and "never ranked" in done.stdout
+    assert "coverage" not in done.stdout and "DSL share" not in done.stdout
+
+
+def test_a_candidates_run_is_no_baseline(judged):
+    folder, _, _ = judged
+    done = atrex("score", "mine", "--baseline", "mine", cwd=folder)
+    assert done.returncode == 2 and "no record of a baseline" in done.stderr
+
+
+def test_a_finished_run_is_continued_or_refused(judged):
+    folder, _, _ = judged
+    done = atrex("baseline", "torch", "--problem", "rms_norm", "--device", "cpu", "--out", "base", cwd=folder)
+    assert done.returncode == 2 and "--resume continues it" in done.stderr
+
+
+@pytest.mark.slow
+def test_torch_compile_passes_the_gate_through_inductors_cpp(tmp_path):
+    done = atrex(
+        "baseline", "torch.compile", "--problem", "rms_norm", "--problem", "moe_sum_reduce", "--problem",
+        "reshape_and_cache", "--shapes", "0", "--quick", "--device", "cpu", "--out", "run", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = units(tmp_path / "run")
+    assert {r["verdict"]["status"] for r in found} == {"passed"}, [r["verdict"] for r in found]
+    assert any("cpp" in k["name"] or k["name"].startswith("aten::") for r in found for k in r["baseline"]["kernels"])
