@@ -34,7 +34,7 @@ def units(run):
 def test_the_baselines_are_listed_with_what_they_have(tmp_path):
     done = atrex("baseline", "--json", cwd=tmp_path)
     rows = {row["baseline"]: row for row in json.loads(done.stdout)["baselines"]}
-    assert {"torch", "torch.compile", "fla", "liger", "vllm", "sglang"} <= set(rows)
+    assert {"torch", "torch.compile", "fla", "liger", "flashinfer", "quack", "vllm", "sglang", "aiter"} <= set(rows)
     assert len(rows["torch.compile"]["operators"]) == 30
     assert rows["torch"]["installed"] and "pip install" in rows["fla"]["install"]
 
