@@ -35,8 +35,19 @@ def searching() -> scene.Scene:
     """An application that only reads prompts, larger ones."""
     built = scene.Scene()
     for _ in range(3):
-        built.step("execute_context_4(4096)_generation_0(0)", 4096)
+        step(built, "execute_context_4(4096)_generation_0(0)", 4096, factor=20)
     return built
+
+
+def step(built: scene.Scene, name: str, tokens: int, factor: int = 1, dims: bool = True) -> None:
+    """A step of the scene's layer whose kernels take `factor` times as long."""
+    start = built.host
+    built.host += 5_000
+    for slot, (module, ops, kernel, ns) in enumerate(scene.LAYER):
+        operands = [[tokens, 4096], [4096]] if dims else None
+        built.call(ops, kernel, ns * factor, f"{module}_{slot}", operands)
+    built.add("user_annotation", name, start, built.host - start)
+    built.host += 9_000
 
 
 def scaled(built: scene.Scene, factor: int) -> scene.Scene:

@@ -73,7 +73,7 @@ def _fleet_weights(
         from atrex.traces.fleet.report import print_weights, weights_document, write_weights
         from atrex.traces.fleet.weights import fleet_weights
 
-        found = fleet_weights(about, traces, min_share, mixed, inclusive)
+        found = fleet_weights(about, traces, min_share, mixed, inclusive, jobs=jobs)
     if out is not None:
         write_weights(found, out)
     if as_json:

@@ -231,16 +231,26 @@ def document(plan: Plan, names: Names) -> dict[str, Any]:
             for s in plan.selections
         },
         "kept_out": [_kept_out(k) for k in plan.kept_out],
-        "without_shapes": [
-            {"operator": operator, "score": plan.before.score(operator), "reasons": sorted(reasons)}
-            for operator, reasons in sorted(plan.missing.items(), key=lambda item: -sum(item[1].values()))
-        ],
+        "without_shapes": [_without(plan, operator) for operator in _by_missing(plan)],
         "beyond_the_suite": [
             {"family": f.family, "score": f.score}
             for f in plan.weights.families if f.operator is None and f.score > 0
         ],
         "weights": weights,
     }  # fmt: skip
+
+
+def _by_missing(plan: Plan) -> list[str]:
+    return sorted(plan.missing, key=lambda operator: -sum(plan.missing[operator].values()))
+
+
+def _without(plan: Plan, operator: str) -> dict[str, Any]:
+    """How much of an operator's device time has no shape, and of all device time, with the reasons by time."""
+    reasons = plan.missing[operator]
+    missing = sum(reasons.values())
+    whole = missing + sum(s.scaled for s in plan.selections if s.operator == operator)
+    ordered = sorted(reasons, key=lambda why: -reasons[why])
+    return {"operator": operator, "of_operator": missing / whole, "share": missing, "reasons": ordered}
 
 
 def _renamed(note: str, renamed: dict[str, str]) -> str:

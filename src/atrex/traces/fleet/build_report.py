@@ -41,7 +41,8 @@ def print_build(document: dict[str, Any], console: Console) -> None:
         console.print(f"... {len(document['kept_out']) - SHOWN} more kept out, in build.json", markup=False)
     for each in document["without_shapes"]:
         console.print(
-            f"without shapes in part or whole: {each['operator']} (score {each['score']:.2%}): {each['reasons'][0]}",
+            f"without a shape: {each['of_operator']:.1%} of {each['operator']}, {each['share']:.2%} of all device "
+            f"time: {each['reasons'][0]}",
             markup=False, soft_wrap=True,
         )  # fmt: skip
     beyond = document["beyond_the_suite"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -13,10 +13,10 @@ from atrex.problems.load import load_suite
 from atrex.problems.model import Suite
 from atrex.traces.fleet.gather import Gathered
 from atrex.traces.fleet.select import COVERAGE, KeptOut, Selection, select
+from atrex.traces.fleet.served import moved_notes, served
 from atrex.traces.fleet.spec import Fleet
 from atrex.traces.fleet.weights import MIN_SHARE, FleetWeights, device_time, importance
-from atrex.traces.mining.mine import Mined, Unmined, mine
-from atrex.traces.phases import DECODE, MIXED, PREFILL
+from atrex.traces.mining.mine import Mined, mine
 
 
 @dataclass
@@ -86,6 +86,7 @@ def make_plan(
         first = next((f"{o}: {next(iter(r))}" for o, r in missing.items()), "no call of the suite's operators")
         raise UserError(f"{fleet.path}: no shape could be mined from its traces ({first})")
     weights = importance(moved, hours, min_share, {s.operator for s in kept}, kind, mixed)
+    weights.notes.extend(moved_notes(time, moved))
     order = list(weights.weights)
     kept = [s for s in kept if s.operator in order]
     kept.sort(key=lambda s: order.index(s.operator))
@@ -99,40 +100,3 @@ def _factors(time: pl.DataFrame, hours: Mapping[str, float]) -> dict[str, float]
     whole = dict(time.group_by("app").agg(pl.col("ns").sum()).iter_rows())
     total = math.fsum(hours.values())
     return {name: share / total / whole[name] for name, share in hours.items() if whole.get(name)}
-
-
-def served(time: pl.DataFrame, mined: Sequence[Mined], unmined: Sequence[Unmined], mixed: str) -> pl.DataFrame:
-    """`time` with the calls that another operator's problem expresses counted for that operator.
-
-    Causal attention by flash kernels, for one, is the family attention_forward and the problem unified_attention.
-    """
-    whole: dict[tuple[str, str, str], float] = {}
-    moved: dict[tuple[str, str, str], dict[str, float]] = {}
-    for each in [*mined, *unmined]:
-        family = each.family if isinstance(each, Mined) else each.operator
-        ns = each.total_ns if isinstance(each, Mined) else each.ns
-        for phase, share in _phases(each.phase, each.prefill_share, mixed):
-            key = (each.application, phase, family)
-            whole[key] = whole.get(key, 0.0) + ns * share
-            if isinstance(each, Mined) and each.operator != family:
-                to = moved.setdefault(key, {})
-                to[each.operator] = to.get(each.operator, 0.0) + ns * share
-    rows: dict[tuple[str, str, str, str | None], float] = {}
-    for app, phase, family, operator, ns in time.iter_rows():
-        key = (app, phase, family)
-        left = ns
-        for target, part in moved.get(key, {}).items():
-            goes = ns * part / whole[key]
-            left -= goes
-            at = (app, phase, target, target)
-            rows[at] = rows.get(at, 0.0) + goes
-        at = (app, phase, family, operator)
-        rows[at] = rows.get(at, 0.0) + max(0.0, left)
-    flat = [(*key, ns) for key, ns in rows.items() if ns > 0]
-    return pl.DataFrame(flat, schema=time.schema, orient="row").sort("app", "phase", "family")
-
-
-def _phases(phase: str, prefill_share: float | None, mixed: str) -> list[tuple[str, float]]:
-    if phase == MIXED and mixed == "split" and prefill_share is not None:
-        return [(PREFILL, prefill_share), (DECODE, 1 - prefill_share)]
-    return [(phase, 1.0)]

@@ -17,9 +17,11 @@ from atrex.hardware.chip import load_chip
 from atrex.problems.model import Problem, Shape
 from atrex.roofline.bound import roofline
 from atrex.traces.fleet.spec import Explained
+from atrex.traces.mining import operators
 from atrex.traces.mining.mine import Mined
 
 COVERAGE = 0.95
+TRIED_BYTES = 64 * 2**20
 
 
 @dataclass
@@ -155,11 +157,33 @@ def _representative(
                 )  # fmt: skip
                 break
         if under is None:
-            return Kept(bucket, member)
+            if (fault := _fault(problem, member)) is None:
+                return Kept(bucket, member)
+            kept_out.append(
+                KeptOut(problem.operator, member.init_kwargs, member.input_kwargs, member.scaled, calls, fault)
+            )
+            continue
         why = next((e.why for e in explained if _meant(e, problem.operator, member)), None)
         if why is not None:
             return Kept(bucket, member, why)
         kept_out.append(under)
+    return None
+
+
+def _fault(problem: Problem, member: Member) -> str | None:
+    """Why the suite's problem cannot express a shape: its inputs fail with the smallest dynamic dimensions.
+
+    Shapes that are large even then are not tried.
+    """
+    dims = member.mined[0].dims
+    least = {name: min(1, d.value) if d.bucket is not None else d.value for name, d in dims.items()}
+    init, kwargs = operators.module(problem.operator).kwargs(least)
+    shape = Shape("smallest", init, kwargs)
+    try:
+        if problem.work(shape).total_bytes <= TRIED_BYTES:
+            problem.make_inputs(shape, 1, "cpu")
+    except UserError as error:
+        return f"the suite's problem cannot express it: {error}"
     return None
 
 

@@ -17,7 +17,9 @@ import polars as pl
 from atrex.errors import UserError
 from atrex.traces.dataset import Dataset
 from atrex.traces.fleet.gather import Gathered
+from atrex.traces.fleet.served import moved_notes, served
 from atrex.traces.fleet.spec import Fleet
+from atrex.traces.mining.mine import mine
 from atrex.traces.phases import DECODE, MIXED, NONE, PHASES, PREFILL
 from atrex.traces.report import MIXED_POLICIES, weighted
 
@@ -75,13 +77,16 @@ class FleetWeights:
 
 def fleet_weights(
     fleet: Fleet, gathered: Gathered, min_share: float = MIN_SHARE, mixed: str = "split", inclusive: bool = False,
-    retained: Collection[str] | None = None,
+    retained: Collection[str] | None = None, jobs: int | None = None,
 ) -> FleetWeights:  # fmt: skip
-    """Weights of a fleet whose traces are gathered; see `device_time` and `importance`."""
+    """Weights of a fleet whose traces are gathered; see `device_time`, `served` and `importance`."""
     applications = {trace: gathered.of[trace][0] for trace in gathered.serving()}
     time = device_time(gathered.data, applications, mixed, inclusive)
+    moved = served(time, *mine(fleet, gathered, jobs), mixed)
     kind = "inclusive" if inclusive else "exclusive"
-    return importance(time, fleet.card_hours(), min_share, retained, kind, mixed)
+    found = importance(moved, fleet.card_hours(), min_share, retained, kind, mixed)
+    found.notes.extend(moved_notes(time, moved))
+    return found
 
 
 def device_time(
