@@ -27,6 +27,9 @@ INSTALL = {
     "vllm": "pip install vllm==0.20.2",
     "sglang": "pip install sglang==0.5.12",
     "sglang-kernel": "pip install sglang-kernel==0.4.2.post2",
+    "flashinfer-python": "pip install flashinfer-python==0.7.4",
+    "quack-kernels": "pip install quack-kernels==0.6.5",
+    "amd-aiter": "pip install amd-aiter",
 }
 
 MODULES = (
@@ -37,7 +40,7 @@ MODULES = (
     "transformers_delta",
     "torchao_checks",
     "fla_checks",
-    "liger_checks",
+    "library_checks",
     "vllm_ops",
     "vllm_triton",
     "sglang_ops",

@@ -1,4 +1,4 @@
-"""SGLang's Triton kernels, each module loaded by itself."""
+"""SGLang's kernels as its baseline calls them, and further Triton kernels, each module loaded by itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 from benchmarks.references import shim
+from benchmarks.references.baseline_checks import from_baseline
 from benchmarks.references.registry import PRODUCTION, Case, check
+from benchmarks.references.sglang_ops import ops
+
+from atrex.baselines import get
 
 ATTENTION = "sglang.srt.layers.attention"
 REAL = (
@@ -69,98 +73,15 @@ def sglang(operator: str, name: str, **kwargs):
     return check(operator, f"SGLang {name} (Triton)", "sglang", PRODUCTION, devices=("cuda",), **kwargs)
 
 
-@sglang("chunk_gated_delta_rule_state", "chunk_gated_delta_rule_fwd_h", note="states with their axes exchanged")
-def chunk_gated_delta_rule_state(case: Case) -> dict[str, torch.Tensor]:
-    kernel = load(f"{ATTENTION}.fla.chunk_delta_h").chunk_gated_delta_rule_fwd_h
-    k, w, u, g, pool, rows = (case.inputs[n] for n in ("k", "w", "u", "g", "initial_state", "initial_state_indices"))
-    pool = pool.transpose(-1, -2).contiguous()
-    h, new = kernel(k=k, w=w, u=u, g=g, initial_state=pool, initial_state_indices=rows)[:2]
-    return {
-        "h": h.transpose(-1, -2).contiguous(),
-        "v_new": new,
-        "initial_state": pool.transpose(-1, -2).contiguous(),
-    }
+def prepare(operator: str) -> None:
+    """Make what the baseline calls loadable without the rest of SGLang."""
+    if get("sglang").functions[operator].calls.startswith("sgl_kernel."):
+        ops()
+    else:
+        load("sglang")
 
 
-@sglang("chunk_delta_rule_output", "chunk_fwd_o", note="states with their axes exchanged")
-def chunk_delta_rule_output(case: Case) -> torch.Tensor:
-    kernel = load(f"{ATTENTION}.fla.chunk_o").chunk_fwd_o
-    q, k, v, h, g = (case.inputs[n] for n in ("q", "k", "v", "h", "g"))
-    return kernel(q=q, k=k, v=v, h=h.transpose(-1, -2).contiguous(), g=g, scale=q.shape[-1] ** -0.5)
-
-
-@sglang("gated_delta_rule_update", "fused_sigmoid_gating_delta_rule_update", note="states with their axes exchanged")
-def gated_delta_rule_update(case: Case) -> dict[str, torch.Tensor]:
-    kernel = load(f"{ATTENTION}.fla.fused_sigmoid_gating_recurrent").fused_sigmoid_gating_delta_rule_update
-    names = ("A_log", "a", "dt_bias", "q", "k", "v", "b", "initial_state", "initial_state_indices")
-    gates, a, bias, q, k, v, b, pool, rows = (case.inputs[n] for n in names)
-    pool = pool.transpose(-1, -2).contiguous()
-    out = kernel(
-        gates, a, bias, case.init["softplus_beta"], case.init["softplus_threshold"], q, k, v, b, pool, rows,
-        use_qk_l2norm_in_kernel=case.init["use_qk_l2norm"],
-    )  # fmt: skip
-    return {"out": out, "initial_state": pool.transpose(-1, -2).contiguous()}
-
-
-@sglang("l2_norm", "l2norm_fwd")
-def l2_norm(case: Case) -> torch.Tensor:
-    return load(f"{ATTENTION}.fla.l2norm").l2norm_fwd(case.inputs["x"], eps=1e-6)
-
-
-@sglang("gated_rms_norm", "_layer_norm_fwd")
-def gated_rms_norm(case: Case) -> torch.Tensor:
-    kernel = load(f"{ATTENTION}.fla.layernorm_gated")._layer_norm_fwd
-    x, weight, z = (case.inputs[n] for n in ("x", "weight", "z"))
-    found = kernel(
-        x, weight, None, case.init["eps"], z=z, norm_before_gate=case.init["norm_before_gate"], is_rms_norm=True
-    )
-    return found[0]
-
-
-@sglang("layer_norm", "norm_infer")
-def layer_norm(case: Case) -> torch.Tensor:
-    x = case.inputs["x"]
-    kernel = load("sglang.jit_kernel.diffusion.triton.norm").norm_infer
-    return kernel(x.view(-1, x.shape[-1]), case.inputs["weight"], case.inputs["bias"], 1e-5).view(x.shape)
-
-
-@sglang("attention_forward", "context_attention_fwd, not causal")
-def attention_forward(case: Case) -> torch.Tensor:
-    kernel = load(f"{ATTENTION}.triton_ops.prefill_attention").context_attention_fwd
-    q, k, v, bounds = (case.inputs[n] for n in ("q", "k", "v", "cu_seqlens_q"))
-    out, lengths = torch.zeros_like(q), bounds.diff()
-    kernel(q, k, v, out, bounds[:-1].contiguous(), lengths, int(lengths.max()), is_causal=False)
-    return out
-
-
-@sglang("mla_decode_attention", "decode_attention_fwd")
-def mla_decode_attention(case: Case) -> torch.Tensor:
-    kernel = load(f"{ATTENTION}.triton_ops.decode_attention").decode_attention_fwd
-    q, cache, lengths = (case.inputs[n] for n in ("q", "kv_cache", "seq_lens"))
-    rank, most, device = case.init["kv_lora_rank"], 4, q.device
-    bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(0, dtype=torch.int32)])
-    rows = torch.arange(int(bounds[-1]), dtype=torch.int64, device=device)
-    out = q.new_empty(*q.shape[:2], rank)
-    logits = torch.empty(*q.shape[:2], most, rank, dtype=torch.float32, device=device)
-    lse = torch.empty(*q.shape[:2], most, dtype=torch.float32, device=device)
-    splits = torch.full((len(q),), most, dtype=torch.int32, device=device)
-    kernel(
-        q,
-        cache,
-        cache[..., :rank],
-        out,
-        bounds,
-        rows,
-        logits,
-        lse,
-        splits,
-        most,
-        q.shape[-1] ** -0.5,
-        1.0,
-        1.0,
-        has_mla=True,
-    )
-    return out
+from_baseline(get("sglang"), PRODUCTION, "SGLang ", prepare=prepare)
 
 
 @sglang("causal_conv1d", "causal_conv1d_fn")

@@ -1,51 +1,30 @@
 """PyTorch's own functions. Only where one of them, or an obvious chain, does the whole of the operator's work.
 
-Products and attention run in the dtype of the operands, as a user would call them; what is small runs in float32.
+What the baseline calls in the same way is the baseline's. Products and attention run in the dtype of the operands, as
+a user would call them; what is small runs in float32.
 """
 
 from __future__ import annotations
 
 import torch
-from benchmarks.references.registry import PYTORCH, Case, Unsupported, check
+from benchmarks.references.baseline_checks import from_baseline
+from benchmarks.references.registry import PYTORCH, Case, check
 from torch.nn import functional as F
+
+from atrex.baselines import get
 
 
 def torch_check(operator: str, name: str, **kwargs):
     return check(operator, name, "torch", PYTORCH, **kwargs)
 
 
-@torch_check("rms_norm", "F.rms_norm")
-def rms_norm(case: Case) -> torch.Tensor:
-    x, weight = case.inputs["x"], case.inputs["weight"]
-    return F.rms_norm(x, x.shape[-1:], weight, case.init["eps"])
-
-
-@torch_check("fused_add_rms_norm", "torch.add, F.rms_norm")
-def fused_add_rms_norm(case: Case) -> dict[str, torch.Tensor]:
-    x, residual, weight = (case.inputs[n] for n in ("x", "residual", "weight"))
-    total = torch.add(x, residual)
-    return {"out": F.rms_norm(total, x.shape[-1:], weight, case.init["eps"]), "residual": total}
-
-
-@torch_check("fused_qk_rmsnorm", "F.rms_norm by head")
-def fused_qk_rmsnorm(case: Case) -> torch.Tensor:
-    sizes, size = [case.init[n] for n in ("head_num", "kv_head_num", "kv_head_num")], case.init["size_per_head"]
-    q, k, v = case.inputs["hidden_states"].unflatten(-1, (-1, size)).split(sizes, dim=1)
-    eps = case.init.get("eps", 1e-6)
-    q, k = (F.rms_norm(x, (size,), case.inputs[w], eps) for x, w in ((q, "q_weight"), (k, "k_weight")))
-    return torch.cat([q, k, v], dim=1).flatten(1)
-
-
-@torch_check("layer_norm", "F.layer_norm")
-def layer_norm(case: Case) -> torch.Tensor:
-    x = case.inputs["x"]
-    return F.layer_norm(x, x.shape[-1:], case.inputs["weight"], case.inputs["bias"], 1e-5)
-
-
-@torch_check("silu_and_mul", "F.silu, torch.mul")
-def silu_and_mul(case: Case) -> torch.Tensor:
-    gate, up = case.inputs["x"].chunk(2, dim=-1)
-    return torch.mul(F.silu(gate), up)
+from_baseline(
+    get("torch"), PYTORCH,
+    operators=(
+        "rms_norm", "fused_add_rms_norm", "fused_qk_rmsnorm", "layer_norm", "silu_and_mul", "reshape_and_cache",
+        "block_scaled_mm",
+    ),
+)  # fmt: skip
 
 
 @torch_check("linear_sigmoid_mul", "F.linear, torch.sigmoid, torch.mul")
@@ -96,18 +75,6 @@ def topk_filter(case: Case) -> torch.Tensor:
         return logits
     kth = torch.kthvalue(logits, columns - case.init.get("top_k", 50) + 1, dim=-1, keepdim=True).values
     return torch.where(logits >= kth, logits, -torch.inf)
-
-
-@torch_check("reshape_and_cache", "torch.Tensor.index_put_")
-def reshape_and_cache(case: Case) -> dict[str, torch.Tensor]:
-    slots = case.inputs["slot_mapping"]
-    live = torch.where(slots >= 0)[0]
-    found = {}
-    for cache, rows in (("key_cache", "key"), ("value_cache", "value")):
-        page = case.inputs[cache].shape[1]
-        place = (torch.div(slots[live], page, rounding_mode="floor"), torch.remainder(slots[live], page))
-        found[cache] = case.inputs[cache].index_put_(place, case.inputs[rows][live])
-    return found
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
@@ -163,18 +130,3 @@ def mla_decode_attention(case: Case) -> torch.Tensor:
         tokens = cache[start:end]
         outs.append(attend(q[s : s + 1], tokens, tokens[..., :rank], None, q.shape[-1] ** -0.5))
     return torch.cat(outs).contiguous()
-
-
-@torch_check(
-    "block_scaled_mm", "F.scaled_mm with block-wise scales", devices=("cuda",), note="cuBLASLt; its bf16 result"
-)
-def block_scaled_mm(case: Case) -> torch.Tensor:
-    a, b, a_scales, b_scales = (case.inputs[n] for n in ("a", "b", "a_scales", "b_scales"))
-    if a.shape[0] % 4:
-        raise Unsupported("rows are no multiple of four")
-    if not hasattr(F, "scaled_mm"):
-        raise Unsupported("this torch has no F.scaled_mm")
-    blocks = F.ScalingType.BlockWise1x128, F.ScalingType.BlockWise128x128
-    left = a_scales.t().contiguous().t()
-    right = b_scales.t().contiguous().t() if b_scales.shape[1] % 4 else b_scales
-    return F.scaled_mm(a, b.t(), left, blocks[0], right.t(), blocks[1], output_dtype=torch.bfloat16).float()

@@ -1,4 +1,4 @@
-"""vLLM's Triton kernels, each module loaded by itself."""
+"""vLLM's kernels as its baseline calls them, and further Triton kernels, each module loaded by itself."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 from benchmarks.references import shim
-from benchmarks.references.delta_rule import gated, with_pool
-from benchmarks.references.registry import PRODUCTION, Case, Unsupported, check
-from benchmarks.references.vllm_ops import aligned, group_quantized, ops, summed
+from benchmarks.references.baseline_checks import from_baseline
+from benchmarks.references.registry import PRODUCTION, Case, check
+from benchmarks.references.vllm_ops import ops
+
+from atrex.baselines import get
+from atrex.baselines.vllm import MoeAlignBlockSize, MoeSumReduce, PerTokenGroupQuantFp8
 
 ATTENTION, LAYERS = "vllm.v1.attention.ops", "vllm.model_executor.layers"
 REAL = (
@@ -33,6 +36,7 @@ REAL = (
     "vllm.utils.math_utils",
 )
 GPU = ("cuda",)
+FLOOR = "its smallest scale is 1 / (512 * 448), the operator's 1e-12 / 448"
 
 
 class KVQuantMode(enum.IntEnum):
@@ -103,61 +107,21 @@ def vllm(operator: str, name: str, **kwargs):
     return check(operator, f"vLLM {name} (Triton)", "vllm", PRODUCTION, devices=GPU, **kwargs)
 
 
-@vllm("unified_attention", "unified_attention")
-def unified_attention(case: Case) -> torch.Tensor:
-    kernel = load(f"{ATTENTION}.triton_unified_attention").unified_attention
-    q, k, v, bounds, used, table = (
-        case.inputs[n] for n in ("q", "k_cache", "v_cache", "cu_seqlens_q", "seqused_k", "block_table")
-    )
-    out = torch.zeros_like(q)
-    kernel(
-        q=q, k=k, v=v, out=out, cu_seqlens_q=bounds, max_seqlen_q=int(bounds.diff().max()), seqused_k=used,
-        max_seqlen_k=int(used.max()), softmax_scale=q.shape[-1] ** -0.5, causal=True, window_size=(-1, -1),
-        block_table=table, softcap=0.0, q_descale=None, k_descale=None, v_descale=None,
-    )  # fmt: skip
-    return out
+def prepare(operator: str) -> None:
+    """Make what the baseline calls loadable without the rest of vLLM."""
+    load("vllm")
+    if get("vllm").functions[operator].calls.startswith("_"):
+        ops()
+    if operator == "block_scaled_mm":  # its own default, not one tuned for a device
+        load(f"{LAYERS}.quantization.utils.fp8_utils").get_w8a8_block_fp8_configs = lambda *_: None
 
 
-@vllm("attention_forward", "context_attention_fwd, not causal")
-def attention_forward(case: Case) -> torch.Tensor:
-    kernel = load(f"{ATTENTION}.triton_prefill_attention").context_attention_fwd
-    q, k, v, bounds = (case.inputs[n] for n in ("q", "k", "v", "cu_seqlens_q"))
-    out, lengths = torch.zeros_like(q), bounds.diff()
-    kernel(q, k, v, out, bounds[:-1].contiguous(), lengths, int(lengths.max()), is_causal=False)
-    return out
-
-
-@vllm("mla_decode_attention", "decode_attention_fwd")
-def mla_decode_attention(case: Case) -> torch.Tensor:
-    kernel = load(f"{ATTENTION}.triton_decode_attention").decode_attention_fwd
-    q, cache, lengths = (case.inputs[n] for n in ("q", "kv_cache", "seq_lens"))
-    rank, splits = case.init["kv_lora_rank"], 4
-    out = q.new_empty(*q.shape[:2], rank)
-    lse = q.new_empty(*q.shape[:2])
-    logits = torch.empty(*q.shape[:2], splits, rank + 1, dtype=torch.float32, device=q.device)
-    pages = rows_of(lengths)
-    kernel(
-        q,
-        cache,
-        cache[..., :rank],
-        out,
-        lse,
-        pages,
-        lengths,
-        logits,
-        splits,
-        q.shape[-1] ** -0.5,
-        page_size=1,
-        is_mla=True,
-    )
-    return out
-
-
-def rows_of(lengths: torch.Tensor) -> torch.Tensor:
-    """[sequences, longest] int32: each token's row, sequences one after the other."""
-    ends = lengths.long().cumsum(0)
-    place = torch.arange(int(lengths.max()), device=lengths.device)
-    return ((ends - lengths)[:, None] + place).clamp(max=int(ends[-1]) - 1).int()
+BASELINE = get("vllm")
+from_baseline(
+    BASELINE, PRODUCTION, "vLLM ",
+    [operator for operator in BASELINE.functions if operator != "fused_moe"],  # which needs all of vLLM
+    prepare, {"fp8_dynamic_per_token_quant": {"tiny": FLOOR}, "fused_rmsnorm_quant": {"small_rows": FLOOR}},
+)  # fmt: skip
 
 
 @vllm("paged_attention_decode", "chunked_prefill_paged_decode")
@@ -200,104 +164,6 @@ def reshape_and_cache(case: Case) -> dict[str, torch.Tensor]:
     return {"key_cache": k_cache, "value_cache": v_cache}
 
 
-@vllm("topk_filter", "apply_top_k_top_p_triton")
-def topk_filter(case: Case) -> torch.Tensor:
-    logits = case.inputs["logits"]
-    k = torch.full(
-        (len(logits),), min(case.init.get("top_k", 50), logits.shape[1]), dtype=torch.int32, device=logits.device
-    )
-    return load("vllm.v1.sample.ops.topk_topp_triton").apply_top_k_top_p_triton(logits, k, None)
-
-
-@vllm("mrope", "triton_mrope")
-def mrope(case: Case) -> dict[str, torch.Tensor]:
-    if not case.init["is_neox_style"]:
-        raise Unsupported("neox style only")
-    kernel = load(f"{LAYERS}.rotary_embedding.mrope").triton_mrope
-    q, k, cos, sin = (case.inputs[n] for n in ("q", "k", "cos", "sin"))
-    size, rotated = case.init["head_size"], case.init["rotary_dim"]
-    q, k = kernel(q, k, cos, sin, case.init["mrope_section"], size, rotated, case.init["mrope_interleaved"])
-    return {"q": q, "k": k}
-
-
-@vllm("l2_norm", "l2norm_fwd")
-def l2_norm(case: Case) -> torch.Tensor:
-    return load(f"{LAYERS}.fla.ops.l2norm").l2norm_fwd(case.inputs["x"], eps=1e-6)
-
-
-@vllm("gated_rms_norm", "layer_norm_fwd")
-def gated_rms_norm(case: Case) -> torch.Tensor:
-    kernel = load(f"{LAYERS}.fla.ops.layernorm_guard").layer_norm_fwd
-    x, weight, z = (case.inputs[n] for n in ("x", "weight", "z"))
-    return kernel(
-        x, weight, None, case.init["eps"], z=z, norm_before_gate=case.init["norm_before_gate"], is_rms_norm=True
-    )[0]
-
-
-@vllm("chunk_delta_rule_output", "chunk_fwd_o")
-def chunk_delta_rule_output(case: Case) -> torch.Tensor:
-    kernel = load(f"{LAYERS}.fla.ops.chunk_o").chunk_fwd_o
-    q, k, v, h, g = (case.inputs[n] for n in ("q", "k", "v", "h", "g"))
-    h = h.transpose(-1, -2).contiguous()
-    return kernel(q=q, k=k, v=v, h=h, g=g, scale=q.shape[-1] ** -0.5)
-
-
-@vllm("chunk_gated_delta_rule_state", "chunk_gated_delta_rule_fwd_h", note="a row of the pool by sequence")
-def chunk_gated_delta_rule_state(case: Case) -> dict[str, torch.Tensor]:
-    kernel = load(f"{LAYERS}.fla.ops.chunk_delta_h").chunk_gated_delta_rule_fwd_h
-    k, w, u, g, pool = (case.inputs[n] for n in ("k", "w", "u", "g", "initial_state"))
-    rows = case.inputs["initial_state_indices"].long()
-    state = pool[rows].transpose(-1, -2).contiguous()
-    h, new, after = kernel(k=k, w=w, u=u, g=g, initial_state=state, output_final_state=True)
-    pool = pool.index_copy(0, rows, after.transpose(-1, -2).contiguous())
-    return {"h": h.transpose(-1, -2).contiguous(), "v_new": new, "initial_state": pool}
-
-
-@vllm(
-    "gated_delta_rule_update",
-    "fused_sigmoid_gating_delta_rule_update",
-    note="a row of its own by sequence, row 0 means none",
-)
-def gated_delta_rule_update(case: Case) -> dict[str, torch.Tensor]:
-    kernel = load(f"{LAYERS}.fla.ops.fused_sigmoid_gating").fused_sigmoid_gating_delta_rule_update
-    given, start = case.inputs, gated(case).state.transpose(-1, -2)
-    sequences, tokens = given["v"].shape[:2]
-    states = torch.cat([torch.zeros_like(start[:1]), start]).contiguous()
-    device = states.device
-    rows = torch.arange(1, sequences + 1, dtype=torch.int32, device=device)[:, None].repeat(1, tokens)
-    bounds = tokens * torch.arange(sequences + 1, dtype=torch.int32, device=device)
-    a, b, q, k, v = (given[n].flatten(0, 1)[None].contiguous() for n in ("a", "b", "q", "k", "v"))
-    out, states = kernel(
-        given["A_log"], a, b, given["dt_bias"], q, k, v, case.init["softplus_beta"], case.init["softplus_threshold"],
-        initial_state=states, cu_seqlens=bounds, ssm_state_indices=rows,
-        use_qk_l2norm_in_kernel=case.init["use_qk_l2norm"],
-    )  # fmt: skip
-    return with_pool(case, out.view(given["v"].shape), states[1:].transpose(-1, -2))
-
-
-@vllm("causal_conv1d", "causal_conv1d_fn")
-def causal_conv1d(case: Case) -> dict[str, torch.Tensor]:
-    kernel = load(f"{LAYERS}.mamba.ops.causal_conv1d").causal_conv1d_fn
-    x, weight, bias, state = (case.inputs[n] for n in ("x", "weight", "bias", "initial_state"))
-    device = x.device
-    # Row 0 of its states means none; channels lie together there.
-    states = torch.zeros(2, state.shape[2], state.shape[1], dtype=state.dtype, device=device).transpose(1, 2)
-    states[1] = state[0]
-    bounds = torch.tensor([0, x.shape[1]], dtype=torch.int32, device=device)
-    row, has = torch.ones(1, dtype=torch.int32, device=device), torch.ones(1, dtype=torch.bool, device=device)
-    out = kernel(x.t().contiguous().t(), weight, bias, states, bounds, row, has, activation=case.init["activation"])
-    return {"out": out.contiguous(), "initial_state": states[1:].contiguous()}
-
-
-@vllm("block_scaled_mm", "w8a8_triton_block_scaled_mm")
-def block_scaled_mm(case: Case) -> torch.Tensor:
-    module = load(f"{LAYERS}.quantization.utils.fp8_utils")
-    a, b, a_scales, b_scales = (case.inputs[n] for n in ("a", "b", "a_scales", "b_scales"))
-    module.get_w8a8_block_fp8_configs = lambda *_: None  # its own default, not one tuned for a device
-    block = [case.init["group_n"], case.init["group_k"]]
-    return module.w8a8_triton_block_scaled_mm(a, b, a_scales, b_scales, block, output_dtype=torch.float32)
-
-
 BLOCK = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
 
 
@@ -308,7 +174,8 @@ def grouped(case: Case, x: torch.Tensor, weight: torch.Tensor, weighted: bool, q
     module, ids = load(f"{LAYERS}.fused_moe.fused_moe"), case.inputs["topk_ids"]
     top_k = ids.shape[1]
     block = BLOCK | ({"BLOCK_SIZE_K": 128} if quant else {})
-    order, owners, used = aligned(ids, case.init["num_experts"], block["BLOCK_SIZE_M"])
+    ops()
+    order, owners, used = MoeAlignBlockSize(block["BLOCK_SIZE_M"], case.init["num_experts"])(ids).values()
     out = torch.zeros(*ids.shape, weight.shape[1], dtype=torch.bfloat16, device=x.device)
     module.invoke_fused_moe_triton_kernel(
         x, weight, out, quant.get("a"), quant.get("b"), case.inputs["topk_weights"], order, owners, used, weighted,
@@ -327,7 +194,7 @@ def activated(x: torch.Tensor) -> torch.Tensor:
 @vllm("fused_moe", "invoke_fused_moe_triton_kernel, silu_and_mul, moe_sum", note="its bf16 result widened")
 def fused_moe(case: Case) -> torch.Tensor:
     between = activated(grouped(case, case.inputs["hidden_states"], case.inputs["w1"], False, {}))
-    return summed(grouped(case, between, case.inputs["w2"], True, {})).float()
+    return MoeSumReduce(1.0)(grouped(case, between, case.inputs["w2"], True, {})).float()
 
 
 @vllm(
@@ -339,6 +206,6 @@ def fp8_blockscale_fused_moe(case: Case) -> torch.Tensor:
     given = case.inputs
     first = {"a": given["a_scale"], "b": given["fc1_scale"], "block": [128, 128]}
     between = activated(grouped(case, given["hidden_states"], given["w1"], False, first))
-    codes, scales = group_quantized(between, 128)
+    codes, scales = PerTokenGroupQuantFp8(128)(between).values()
     second = {"a": scales, "b": given["fc2_scale"], "block": [128, 128]}
-    return summed(grouped(case, codes, given["w2"], True, second))
+    return MoeSumReduce(1.0)(grouped(case, codes, given["w2"], True, second))
