@@ -110,6 +110,11 @@ def test_figures_may_be_arithmetic_rules_of_thumb_or_code(tmp_path):
     assert findings(tmp_path, text) == []
 
 
+def test_indices_in_code_are_no_citations(tmp_path):
+    text = good().replace("Use vectors.", "Tile by `[8, 16]`.\n\n```python\nx = tile[7]\n```\n")
+    assert findings(tmp_path, text) == []
+
+
 def test_copied_cards_are_near_duplicates(tmp_path):
     found = findings(tmp_path, good(), good("broad-loads", "Broad loads in kernels"))
     assert any("nearly" in line and "are the same" in line for line in found)

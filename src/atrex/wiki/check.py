@@ -141,12 +141,18 @@ def _sources(card: Card, root: Path | None) -> Iterator[tuple[str, str]]:
                 yield f"sources.{number}", f"{source.where!r}: no such file in the project"
         if source.date > date.today():
             yield f"sources.{number}", f"dated {source.date}, which is yet to come"
-    cited = {int(n) for n in _cited(card.body) + _cited(card.statement.claim if card.statement else "") if n.isdigit()}
+    claim = card.statement.claim if card.statement else ""
+    cited = {int(n) for n in _cited(_plain(card.body)) + _cited(_plain(claim)) if n.isdigit()}
     cited |= {evidence.source for evidence in card.evidence}
     for number in sorted(cited - set(range(1, len(card.sources) + 1))):
         yield "sources", f"[{number}] is cited, but there are {len(card.sources)} sources"
     for number in sorted(set(range(1, len(card.sources) + 1)) - cited):
         yield f"sources.{number}", "cited nowhere: put its number in brackets behind what it says"
+
+
+def _plain(text: str) -> str:
+    """The text without code, in which a number in brackets is an index or a shape."""
+    return re.sub(r"`[^`]*`", "", prose(text))
 
 
 def _cited(text: str) -> list[str]:
@@ -158,7 +164,7 @@ def _figures(card: Card) -> Iterator[tuple[str, str]]:
     if card.statement is not None:
         blocks.append(card.statement.claim)
     for block in blocks:
-        plain = re.sub(r"`[^`]*`", "", block)
+        plain = _plain(block)
         figure = _FIGURE.search(plain)
         if figure and not CITATION.search(plain):
             start = " ".join(plain.split())[:60]
