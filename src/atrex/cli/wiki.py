@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atrex.cli import wiki_sources
+
 if TYPE_CHECKING:
     from atrex.wiki.hardware import Sheet
     from atrex.wiki.schema import Card
 
 app = typer.Typer(no_args_is_help=True)
+app.command("add-source")(wiki_sources.add_source)
+app.command("sources")(wiki_sources.sources)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 CardsOption = Annotated[Path | None, typer.Option("--cards", help="A folder of cards; default: the shipped ones.")]
@@ -28,13 +32,20 @@ def search(
     kind: Annotated[str | None, typer.Option(help="Only this kind: pattern, playbook, pitfall, ...")] = None,
     operator: Annotated[str | None, typer.Option(help="Only cards on this operator or a group that has it.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, max=50, help="How many cards at most.")] = 8,
+    source: Annotated[str | None, typer.Option(help="Search a project that was added, not the cards.")] = None,
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """The cards that answer a question, best first. Exit status 1 when none does."""
+    from atrex.errors import UserError
     from atrex.wiki.load import CARDS
     from atrex.wiki.search import Filters, search
 
+    if source is not None:
+        if kind or operator or arch:
+            raise UserError("--source goes with --dsl alone: symbols have no kind of card, operator or architecture")
+        wiki_sources.search_source(source, " ".join(question), k, dsl, as_json)
+        return
     answer = search(" ".join(question), Filters(arch, dsl, kind, operator), k, cards or CARDS)
     if as_json:
         print(json.dumps(answer.as_dict(), indent=2))
