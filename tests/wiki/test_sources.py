@@ -139,7 +139,14 @@ def test_camel_case_and_other_names_meet(project):
 
 def test_one_dsl_can_be_asked_for(project):
     run("add-source", str(project))
-    assert {place.dsl for place in store.search("kernels", "kernel", 9, dsl="gluon")[1]} == {"gluon"}
+    assert len(store.search("kernels", "tile", 9)[1]) > 1
+    assert {place.dsl for place in store.search("kernels", "tile", 9, dsl="gluon")[1]} == {"gluon"}
+
+
+def test_a_question_without_content_is_refused(project):
+    run("add-source", str(project))
+    with pytest.raises(UserError, match="nothing to search for"):
+        store.search("kernels", "the kernel", 5)
 
 
 def test_changed_files_give_no_address_at_a_commit(project):

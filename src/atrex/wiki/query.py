@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from atrex.errors import UserError
 from atrex.wiki.vocabulary import DATA, read_yaml, vocabulary
 
 # What a hit counts by how the card says it: in the question's words, joined, by another name, in part, by a related
@@ -93,7 +94,10 @@ def _by_phrase(groups: list[list[str]]) -> dict[Words, tuple[str, ...]]:
 
 
 def understand(text: str) -> Query:
-    """Read a question. Longer names win: "block scaled gemm" is one concept, not three."""
+    """Read a question. Longer names win: "block scaled gemm" is one concept, not three.
+
+    Raises UserError when it names nothing.
+    """
     tables, query = _tables(), Query(text)
     words = words_of(text)
     folded = _fold(words)
@@ -110,6 +114,8 @@ def understand(text: str) -> Query:
         elif length > 1 or asked not in tables.skip:
             query.concepts.append(_concept(asked, key, tables))
             query.operators |= _operators([asked, *tables.same.get(key, ())])
+    if not query.concepts:
+        raise UserError(f"nothing to search for in {text!r}: name a technique, an operator, a counter or a chip")
     return query
 
 

@@ -111,8 +111,6 @@ def search(text: str, filters: Filters | None = None, k: int = 8, cards: Path = 
     filters = filters or Filters()
     filters.check()
     query = understand(text)
-    if not query.concepts:
-        raise UserError(f"nothing to search for in {text!r}: name a technique, an operator, a counter or a chip")
     connection = open_index(cards)
     try:
         return _answer(query, filters, k, connection)
