@@ -55,3 +55,19 @@ def scaled(built: scene.Scene, factor: int) -> scene.Scene:
     for event in built.events:
         event["ts"], event["dur"] = event["ts"] * factor, event["dur"] * factor
     return built
+
+
+def example() -> dict[str, scene.Scene]:
+    """The traces of examples/fleet by file name."""
+    chat = scene.Scene()
+    step(chat, "execute_context_2(700)_generation_0(0)", 700, factor=2)
+    for _ in range(3):
+        step(chat, "execute_context_0(0)_generation_16(16)", 16)
+    step(chat, "execute_context_1(240)_generation_16(16)", 256)
+    return {"chat.json.gz": chat, "search.json.gz": searching()}
+
+
+def write_example(folder: Path) -> None:
+    """Write the traces of examples/fleet: `python -c "from tests.traces import fleets; ..."` after a change here."""
+    for name, built in example().items():
+        (folder / name).write_bytes(scene.compressed(scene.render(built.events, "compact")))

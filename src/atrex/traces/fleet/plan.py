@@ -22,8 +22,7 @@ from atrex.traces.mining.mine import Mined, mine
 @dataclass
 class Plan:
     """`selections`: operators with shapes, heaviest weight first. `missing`: operator -> device time (scaled by
-    card-hours) whose shapes could not be told, with the reasons by time. `weights`: normalized over `selections`.
-    `before`: over every operator that ran."""
+    card-hours) whose shapes could not be told, with the reasons by time. `weights`: normalized over `selections`."""
 
     fleet: Fleet
     base: Suite
@@ -31,7 +30,6 @@ class Plan:
     kept_out: list[KeptOut]
     missing: dict[str, dict[str, float]]
     weights: FleetWeights
-    before: FleetWeights
     coverage: float
     profiles: dict[str, int] = field(default_factory=dict)
 
@@ -62,7 +60,6 @@ def make_plan(
     kind = "inclusive" if inclusive else "exclusive"
     moved = served(time, mined, unmined, mixed)
     hours = fleet.card_hours()
-    before = importance(moved, hours, min_share, None, kind, mixed)
     factors = _factors(time, hours)
     by_operator: dict[str, list[Mined]] = {}
     for each in mined:
@@ -92,7 +89,7 @@ def make_plan(
     kept.sort(key=lambda s: order.index(s.operator))
     profiles = {s.operator: len({m.trace for k in s.kept for m in k.bucket.mined}) for s in kept}
     kept_out = [out for selection in chosen for out in selection.kept_out]
-    return Plan(fleet, base, kept, kept_out, missing, weights, before, coverage, profiles)
+    return Plan(fleet, base, kept, kept_out, missing, weights, coverage, profiles)
 
 
 def _factors(time: pl.DataFrame, hours: Mapping[str, float]) -> dict[str, float]:
