@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atrex.cli import trace_record
 from atrex.errors import UserError
 
 # Everything else is imported where it is used: polars takes half a second.
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from atrex.traces.pipeline import Options
 
 app = typer.Typer(no_args_is_help=True)
+app.command("record")(trace_record.record)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Trace files, of any supported format.")]

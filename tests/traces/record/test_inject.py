@@ -1,0 +1,222 @@
+"""Attaching to real processes: they go on as if nothing had been, and survive the end of whoever attached."""
+
+import os
+import platform
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from atrex.errors import UserError
+from atrex.traces.record import inject, memory, target
+from tests.traces.record.running import killed_at, program, recorder, until
+
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64" or platform.system() != "Linux", reason="x86-64 Linux only"),
+]
+BUSY = ("allocations", "text", "vectors", "floats", "threads", "signals", "pending")
+WAITING = ("sleeps", "waits", "children")
+STEPS = ("seized", "stopped", "frame on the stack", "map set", "map begun", "map done", "text written", "call set",
+         "returning", "return held", "mask back", "vectors back", "registers back")  # fmt: skip
+
+
+def attachable():
+    with program("nothing") as running:
+        try:
+            running.attach()
+        except UserError:
+            return False
+    return True
+
+
+@pytest.fixture(scope="module", autouse=True)
+def allowed():
+    if not attachable():
+        pytest.skip("this machine allows no ptrace")
+
+
+@pytest.mark.parametrize("name", BUSY + WAITING)
+def test_a_program_computes_the_same_while_it_is_attached_to(name):
+    with program(name) as running:
+        results = [running.attach() for _ in range(8)]
+        assert all(r.exact for r in results)
+        assert [r.mapped for r in results] == [True] + [False] * 7
+        running.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUSY + WAITING)
+def test_a_thousand_attachments_in_all(name):
+    with program(name) as running:
+        for _ in range(100):
+            running.attach()
+        running.finish()
+
+
+def test_signals_that_arrive_meanwhile_are_delivered():
+    with program("signals") as running:
+        began = time.monotonic()
+        for _ in range(20):
+            running.attach()
+        expected = (time.monotonic() - began) / 0.001
+        assert running.finish()["ticks"] > expected / 20  # a busy machine merges many of them
+
+
+def test_injected_text_leaves_no_name_behind():
+    with program("nothing") as running:
+        running.attach()
+        names = running.finish()["names"]
+        running_names = [n for n in names if "atrex" in n]
+        assert not running_names
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_program_survives_a_recorder_that_dies_at_any_step(step):
+    maps_anew = step in ("frame on the stack", "map set", "map begun", "map done")
+    with program("threads" if step in ("call set", "map set") else "vectors") as running:
+        for _ in range(3):
+            assert killed_at(running.where, step)
+            running.attach(release=not maps_anew)  # it is still there, and can be attached to
+        running.finish()
+
+
+def test_a_recorder_that_dies_after_signals_were_blocked_leaves_them_as_they_were():
+    with program("signals") as running:
+        running.attach()  # so that memory is there, and the step is reached
+        for _ in range(5):
+            assert killed_at(running.where, "signals blocked")
+            running.attach()
+        running.finish()  # it compares its mask
+
+
+@pytest.mark.parametrize("name", ["text", "sleeps"])
+def test_the_program_survives_recorders_killed_at_random_moments(name):
+    def attach_on_and_on(where):
+        while True:
+            inject.release(where, inject.inject(where, "ack()").region)
+
+    chance = random.Random(7)
+    with program(name) as running:
+        for _ in range(15):
+            pid = recorder(running.where, attach_on_and_on)
+            time.sleep(chance.uniform(0.0, 0.03))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        running.attach()
+        running.finish()
+
+
+def test_a_long_wait_is_not_cut_short_and_runs_the_text_afterwards():
+    with program("nothing") as running:
+        done = inject.inject(running.where, "import time; time.sleep(0.5); ack()")
+        time.sleep(0.05)  # it sleeps now
+        began = time.monotonic()
+        running.attach()
+        assert running.acks() == 2  # the second text ran after the first
+        assert time.monotonic() - began > 0.3
+        inject.release(running.where, done.region)
+        running.finish()
+
+
+def test_a_wait_for_a_reader_goes_on_after_the_stop():
+    code = "import os, sys; print(os.getpid(), flush=True); print(sys.stdin.buffer.raw.read(5), flush=True)"
+    with subprocess.Popen([os.sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        pid = int(process.stdout.readline())
+        where = target.inspect(pid)
+        until(lambda: "read" in target.whereabouts(pid), "the read")
+        for _ in range(5):
+            inject.inject(where, "pass")
+        process.stdin.write(b"abcde")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"b'abcde'\n"
+        assert process.wait() == 0
+
+
+def test_memory_of_a_recorder_that_died_is_not_used_again_until_its_text_has_run():
+    with program("nothing") as running:
+        assert killed_at(running.where, "registers back")  # the text is queued, and nobody has released it
+        assert running.attach().mapped
+        assert not running.attach().mapped
+        running.finish()
+
+
+def test_a_process_that_is_no_python_is_refused():
+    with subprocess.Popen(["/bin/sleep", "30"]) as process, pytest.raises(UserError, match="no CPython in .*sleep"):
+        try:
+            target.inspect(process.pid)
+        finally:
+            process.kill()
+
+
+def test_no_such_process():
+    with pytest.raises(UserError, match="no process 999999999"):
+        target.inspect(999_999_999)
+
+
+def test_a_stopped_process_is_refused():
+    with program("nothing") as running:
+        running.process.send_signal(signal.SIGSTOP)
+        until(lambda: target.status(running.pid)["State"][0] == "T", "the stop")
+        with pytest.raises(UserError, match="is stopped"):
+            target.inspect(running.pid)
+        running.process.send_signal(signal.SIGCONT)
+        running.attach()
+        running.finish()
+
+
+def test_a_process_that_is_traced_already_is_refused():
+    with program("nothing") as running:
+        reader, writer = os.pipe()
+
+        def hold(where):
+            def reached(step):
+                if step == "stopped":
+                    os.write(writer, b"x")
+                    time.sleep(60)
+
+            inject.inject(where, "pass", reached=reached)
+
+        pid = recorder(running.where, hold)
+        os.read(reader, 1)
+        with pytest.raises(UserError, match=f"process {pid} is tracing it"):
+            target.inspect(running.pid)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        running.attach()
+        running.finish()
+
+
+def test_a_process_of_another_user_is_refused_with_what_helps():
+    if os.geteuid():
+        pytest.skip("needs root to become somebody else")
+    with program("nothing") as running:
+        reader, writer = os.pipe()
+
+        def ask(where):
+            os.setgid(65534)
+            os.setuid(65534)
+            try:
+                inject.inject(where, "pass")
+            except UserError as error:
+                os.write(writer, str(error).encode())
+
+        os.waitpid(recorder(running.where, ask), 0)
+        assert (
+            os.read(reader, 500).decode().endswith("it belongs to uid 0, we are uid 65534: run as that user or as root")
+        )
+        running.finish()
+
+
+def test_a_process_that_ends_meanwhile_is_said_to_have_ended():
+    with program("nothing") as running:
+        running.process.kill()
+        until(running.gone, "its end")
+        with pytest.raises(UserError, match="the process ended"):
+            inject.inject(running.where, "pass")
+
+
+def test_another_process_is_only_written_where_it_may_write_itself():
+    with program("nothing") as running, pytest.raises(OSError, match="Bad address"):
+        memory.write(running.pid, running.where.add, b"\xcc")
