@@ -135,6 +135,27 @@ def test_attention_is_served_by_the_problem_that_means_it(q, k, causal, served):
     assert operators.module("attention_forward").serves(Call(attention(q, k, causal), None, app())) == served
 
 
+@pytest.mark.parametrize(
+    ("ops", "quantization", "served"),
+    [
+        ([], None, None),
+        ([], "fp8_block", "fp8_blockscale_fused_moe"),
+        ([op("aten::_grouped_mm", [8, 64], [4, 64, 96])], "fp8_block", None),
+    ],
+)
+def test_experts_without_a_dtype_are_of_the_applications_quantization(ops, quantization, served):
+    call = Call(group("fused_moe", ops=ops), None, app(quantization=quantization))
+    assert operators.module("fused_moe").serves(call) == served
+
+
+def test_a_model_config_tells_its_quantization(tmp_path):
+    about = {"quant_method": "fp8", "weight_block_size": [64, 32]}
+    known = read_model_config(config(tmp_path, quantization_config=about))
+    call = Call(group("fused_moe"), known, app())
+    assert operators.module("fused_moe").serves(call) == "fp8_blockscale_fused_moe"
+    assert (known.get("group_n"), known.get("group_k")) == (64, 32)
+
+
 def test_a_causal_prompt_becomes_unified_attention():
     call = Call(attention([2, 32, 5, 128], [2, 8, 7, 128]), None, app(block_size=32))
     found = operators.module("unified_attention")

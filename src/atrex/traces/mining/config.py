@@ -38,7 +38,7 @@ _BY_TENSOR = ("intermediate_size", "num_heads", "num_kv_heads", "linear_k_heads"
 @dataclass(frozen=True)
 class ModelConfig:
     """`values`: dimension -> what one card holds of it, keys as in `_NAMES` and `rotary_dim`, `mrope_section`,
-    `group_n`, `group_k`. `names`: words that identify the model, which a redacted suite must not hold."""
+    `group_n`, `group_k`, `quantization`. `names`: words that identify the model, which no redacted suite may hold."""
 
     values: Mapping[str, Any]
     names: tuple[str, ...] = ()
@@ -89,9 +89,13 @@ def _rotary(flat: Mapping[str, Any], values: dict[str, Any]) -> None:
 
 def _quantization(flat: Mapping[str, Any], values: dict[str, Any]) -> None:
     about = flat.get("quantization_config")
-    block = about.get("weight_block_size") if isinstance(about, dict) else None
+    if not isinstance(about, dict):
+        return
+    block = about.get("weight_block_size")
     if isinstance(block, list) and len(block) == 2:
         values["group_n"], values["group_k"] = block
+    if about.get("quant_method") == "fp8":
+        values["quantization"] = "fp8_block" if block else "fp8"
 
 
 def _per_card(path: Path, values: dict[str, Any], tensor: int, expert: int) -> None:

@@ -101,6 +101,11 @@ class Call:
                 return str(op.concrete[index]) in ("True", "true", "1")
         return None
 
+    @property
+    def quantization(self) -> str | None:
+        """Of the application: as fleet.yaml says, else as its model_config does."""
+        return self.app.quantization or (self.config.get("quantization") if self.config is not None else None)
+
     # Dimensions
 
     def fixed(self, name: str, traced: int | None, configured: str | None = None) -> Dim:

@@ -37,6 +37,16 @@ def dims(call: Call) -> Dims:
     }
 
 
+def serves(call: Call) -> str | None:
+    """The operator with fp8 operands scaled by blocks, whose kernels have the same names: by the experts' dtype, else
+    by the application's quantization."""
+    weights = [t for op in call.ops(f"{_moe.GROUPED}|{_moe.FORWARD}") for d, t in zip(op.dims, op.dtypes, strict=False)
+               if isinstance(d, list) and len(d) == 3]  # fmt: skip
+    if weights:
+        return "fp8_blockscale_fused_moe" if any("Float8" in t for t in weights) else None
+    return "fp8_blockscale_fused_moe" if call.quantization == "fp8_block" else None
+
+
 def kwargs(d: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     top_k = min(d["top_k"], d["num_experts"])
     init = {"num_experts": d["num_experts"], "intermediate_size": d["intermediate_size"], "top_k": top_k}
