@@ -14,6 +14,7 @@ from atrex.cli import (
     compare,
     doctor,
     hardware,
+    mcp,
     profile,
     repro,
     score,
@@ -59,6 +60,7 @@ app.command("profile")(profile.profile)
 app.command("attacks")(attacks.attacks)
 app.command("repro")(repro.repro)
 app.command("serve-judge")(serve_judge.serve_judge)
+app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from atrex.compile.outcome import Outcome, counts
@@ -49,12 +51,26 @@ def record(outcomes: Sequence[Outcome], command: str, seconds: float) -> dict[st
         "seconds": round(seconds, 1),
         "table": table(outcomes),
         "candidates": [
-            {"candidate": candidate, "operator": found[0].operator, "dsl": found[0].dsl, "target": target}
+            {
+                "candidate": candidate,
+                "sha256": _sha256(candidate),
+                "operator": found[0].operator,
+                "dsl": found[0].dsl,
+                "target": target,
+            }
             | counts(found)
             | {"seconds": round(sum(o.seconds for o in found), 1), "reasons": _reasons(found)}
             for (candidate, target), found in rows.items()
         ],
     }
+
+
+def _sha256(candidate: str) -> str | None:
+    """What was compiled, so that a record can be held to it; None where the file is gone."""
+    try:
+        return hashlib.sha256(Path(candidate).read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def versions() -> dict[str, str]:

@@ -12,6 +12,7 @@ import atrex
 from atrex.errors import UserError
 from atrex.wiki.duplicates import near_duplicates
 from atrex.wiki.hardware import hardware_cards
+from atrex.wiki.kernels import check_kernel, unlisted_kernels
 from atrex.wiki.load import CARDS, Wiki, card_files, read_card
 from atrex.wiki.schema import CLAIMING, SECTIONS, Card, Kind, prose
 from atrex.wiki.vocabulary import nearest, vocabulary
@@ -68,6 +69,11 @@ def check_cards(folder: Path = CARDS, root: Path | None = None) -> tuple[Wiki, l
     wiki = Wiki(cards)
     for card in wiki:
         findings += check_card(card, root)
+    if root is not None:
+        findings += [Finding(name, "kernel", message) for name, message in unlisted_kernels(wiki)]
+        for card in wiki:
+            if card.kind == Kind.KERNEL:
+                findings += [Finding(card.id, field, message) for field, message in check_kernel(card, wiki, root)]
     findings += check_links(wiki, {path.stem for path in card_files(folder)})
     findings += [
         Finding(a.id, "duplicate", f"nearly {b.id}: {why}")
@@ -89,6 +95,7 @@ def check_card(card: Card, root: Path | None = None) -> Iterator[Finding]:
         *_sources(card, root),
         *_figures(card),
         *_length(card),
+        *_records(card, root),
     ):
         yield Finding(card.id, field, message)
 
@@ -153,6 +160,14 @@ def _sources(card: Card, root: Path | None) -> Iterator[tuple[str, str]]:
 def _plain(text: str) -> str:
     """The text without code, in which a number in brackets is an index or a shape."""
     return re.sub(r"`[^`]*`", "", prose(text))
+
+
+def _records(card: Card, root: Path | None) -> Iterator[tuple[str, str]]:
+    for number, verification in enumerate(card.verified, 1):
+        if not re.match(r"results/[\w./-]+$", verification.record) or ".." in verification.record:
+            yield f"verified.{number}", f"{verification.record!r}: expected a record under results/"
+        elif root is not None and not (root / verification.record).exists():
+            yield f"verified.{number}", f"{verification.record}: no such record in the project"
 
 
 def _cited(text: str) -> list[str]:

@@ -71,6 +71,9 @@ _NVIDIA_COUNTER = re.compile(r"^[a-z0-9]+__[a-z0-9_]+(\.[a-z0-9_]+)*$")
 _AMD_COUNTER = re.compile(r"^[A-Z][A-Za-z0-9]*(_[A-Za-z0-9]+)*$")
 _OUR_COUNTER = re.compile(r"^atrex\.[a-z0-9_]+$")
 
+# A file under wiki/kernels, or one of the project's examples.
+KERNEL_PATH = r"^([a-z0-9_]+|examples/candidates/[a-z]+)/[a-z0-9_]+\.py$"
+
 CardId = Annotated[str, StringConstraints(pattern=ID.pattern, max_length=60)]
 Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -179,7 +182,7 @@ class Card(_Model):
     evidence: tuple[Evidence, ...] = ()
     relations: dict[Relation, tuple[CardId, ...]] = Field(default_factory=dict)
     sources: tuple[Source, ...] = ()
-    kernel: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+/[a-z0-9_]+\.py$")] | None = None
+    kernel: Annotated[str, StringConstraints(pattern=KERNEL_PATH)] | None = None
     verified: tuple[Verification, ...] = ()
     body: str = ""
 
@@ -197,7 +200,9 @@ class Card(_Model):
         if self.kind == Kind.PITFALL and not (self.mechanism and self.evidence):
             raise ValueError("a pitfall has mechanism and evidence")
         if (self.kind == Kind.KERNEL) != (self.kernel is not None):
-            raise ValueError("kernel names a file under wiki/kernels, for cards of kind kernel and for no others")
+            raise ValueError("cards of kind kernel name their file in kernel, and no others do")
+        if self.kind == Kind.KERNEL and not self.verified:
+            raise ValueError("a kernel has verified: a record that it was measured or compiled")
         return self
 
     @cached_property
