@@ -13,6 +13,7 @@ from atrex.cli import (
     baseline,
     compare,
     doctor,
+    generate,
     hardware,
     mcp,
     profile,
@@ -62,6 +63,8 @@ app.command("repro")(repro.repro)
 app.command("serve-judge")(serve_judge.serve_judge)
 app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
+app.command("agents")(generate.agents)
+app.command("generate")(generate.generate)
 
 
 def _version(asked: bool) -> None:

@@ -40,7 +40,7 @@ def resolve(arguments: list[str], operators: list[str], problem: str | None) -> 
     if problem is not None and problem not in operators:
         raise UserError(f"--problem {problem}: unknown operator; expected one of {', '.join(operators)}")
     found: list[Candidate] = []
-    for argument in arguments:
+    for argument in (each for given in arguments for each in _sets(given)):
         path = Path(argument)
         if path.is_dir():
             names = [problem] if problem else operators
@@ -59,6 +59,14 @@ def resolve(arguments: list[str], operators: list[str], problem: str | None) -> 
         else:
             raise UserError(f"{argument}: no such candidate; expected a .py file or a directory of <operator>.py files")
     return found
+
+
+def _sets(argument: str) -> list[str]:
+    """A folder that `atrex generate` has written stands for the candidate sets in it, one for each sample."""
+    folder = Path(argument)
+    if not (folder / "generate.json").is_file():
+        return [argument]
+    return [str(each) for each in sorted(folder.glob("sample-*"), key=lambda path: int(path.name.split("-")[1]))]
 
 
 def _read(path: Path, set_name: str, operator: str) -> Candidate:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from atrex.evaluate.confine import grants, landlock, limits, privileges, seccomp
@@ -44,13 +44,18 @@ class Ground:
 
 @dataclass(frozen=True)
 class Terms:
-    """Of one worker: its device type, the folders it writes to, what it must not read although it lies below a root."""
+    """Of one worker: its device type, the folders it writes to, what it must not read although it lies below a root.
+
+    `ports` are TCP ports that it may connect to in its network namespace, `unix_sockets` whether it may make such.
+    """
 
     device: str
     folders: tuple[str, ...]
     limits: Limits
     hidden: tuple[str, ...] = ()
-    readable: tuple[str, ...] = field(default=())
+    readable: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    unix_sockets: bool = False
 
 
 def worker_uid(device: str, uid: int | None) -> int | None:
@@ -61,7 +66,7 @@ def worker_uid(device: str, uid: int | None) -> int | None:
 def enter(ground: Ground, terms: Terms) -> dict[str, Any]:
     """Confine the calling process. Raises SystemExit if the zygote is gone already."""
     uid = worker_uid(terms.device, ground.uid)
-    unix_sockets = terms.device in _UNIX_SOCKETS
+    unix_sockets = terms.unix_sockets or terms.device in _UNIX_SOCKETS
     os.setsid()
     privileges.show_process(True)  # the zygote is hidden
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what its children leave behind stays in its tree, where it is counted
@@ -81,16 +86,17 @@ def enter(ground: Ground, terms: Terms) -> dict[str, Any]:
     own_files = uid is None and not ground.enclosure.read_only
     leave = seccomp.Leave(
         unix_sockets=unix_sockets,
+        inet_sockets=bool(terms.ports),
         memory_files=uid is None,  # the watch cannot count those of another user without a capability
         signals=apart,
         modes=not own_files,
         truncate=not own_files or (ruleset is not None and ruleset.refuses_truncation),
-        protected=(ground.judge, ground.zygote) if uid is None else (),
+        protected=tuple(pid for pid in (ground.judge, ground.zygote) if pid and uid is None),
     )
     filtered = "seccomp" not in ground.without and seccomp.install(leave)
     held = {
         "files": _files(ground, ruleset),
-        "network": _network(ground, ruleset, filtered),
+        "network": _network(ground, terms, ruleset, filtered),
         "unix_sockets": _unix_sockets(ground, scoped, filtered and not unix_sockets),
         "signals": _signals(scoped, uid, filtered and not leave.signals),
         "file_modes": _file_modes(ground, uid, filtered and not leave.modes),
@@ -139,6 +145,8 @@ def _ruleset(ground: Ground, terms: Terms) -> Ruleset | None:
     ruleset.allow(f"/proc/{os.getpid()}/task", WRITE)  # threads are named there, and CUDA does not start otherwise
     for path in terms.folders:
         ruleset.allow(path, ALL)
+    for port in terms.ports:
+        ruleset.allow_connect(port)
     return ruleset
 
 
@@ -153,11 +161,14 @@ def _file_modes(ground: Ground, uid: int | None, filtered: bool) -> str:
     return ", ".join(held + (["no change"] if filtered else [])) or UNCONFINED
 
 
-def _network(ground: Ground, ruleset: Ruleset | None, filtered: bool) -> str:
-    held = (["empty namespace"] if ground.enclosure.network else []) + (["no sockets"] if filtered else [])
+def _network(ground: Ground, terms: Terms, ruleset: Ruleset | None, filtered: bool) -> str:
+    held = ["empty namespace"] if ground.enclosure.network else []
+    held += ["no sockets"] if filtered and not terms.ports else []
     if not held:
         return UNCONFINED
-    return ", ".join(held + (["no TCP"] if ruleset and ruleset.refuses_tcp else []))
+    if ruleset and ruleset.refuses_tcp:
+        held.append(f"TCP to port {', '.join(map(str, terms.ports))} only" if terms.ports else "no TCP")
+    return ", ".join(held)
 
 
 def _unix_sockets(ground: Ground, scoped: bool, refused: bool) -> str:

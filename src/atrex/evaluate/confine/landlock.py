@@ -21,7 +21,7 @@ from atrex.evaluate.confine.kernel import syscall
 from atrex.hardware.sandbox import landlock_abi
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
-_RULE_PATH_BENEATH = 1
+_RULE_PATH_BENEATH, _RULE_NET_PORT = 1, 2
 _TCP_BIND, _TCP_CONNECT = 1, 2
 _SCOPE_ABSTRACT_UNIX, _SCOPE_SIGNAL = 1, 2
 
@@ -69,6 +69,10 @@ class _RulesetAttr(ctypes.Structure):
 class _PathBeneathAttr(ctypes.Structure):
     _pack_ = 1
     _fields_ = [("access", ctypes.c_uint64), ("parent", ctypes.c_int32)]
+
+
+class _NetPortAttr(ctypes.Structure):
+    _fields_ = [("access", ctypes.c_uint64), ("port", ctypes.c_uint64)]
 
 
 class Ruleset:
@@ -121,6 +125,12 @@ class Ruleset:
             finally:
                 os.close(fd)
         return False
+
+    def allow_connect(self, port: int) -> None:
+        """Let TCP connections to a port, of any host, through; before version 4 they all are."""
+        if self.refuses_tcp:
+            rule = _NetPortAttr(_TCP_CONNECT, port)
+            syscall(_ADD_RULE, self._fd, _RULE_NET_PORT, ctypes.byref(rule), 0)
 
     def restrict(self) -> None:
         """Confine this thread and whatever it starts, for good; needs no_new_privs. Raises OSError."""

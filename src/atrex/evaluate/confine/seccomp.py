@@ -56,7 +56,7 @@ _PRLIMIT, _SETPRIORITY, _IOPRIO_SET = (302, 261), (141, 140), (251, 30)
 _SCHEDULER = {"sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274)}
 _SCHED_SETAFFINITY = (203, 122)
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* that clone knows
-_AF_UNIX, _SOCK_TYPES, _SOCK_DGRAM = 1, 0xF, 2
+_AF_UNIX, _AF_INET, _AF_INET6, _SOCK_TYPES, _SOCK_DGRAM = 1, 2, 10, 0xF, 2
 # Ways to send a signal, with the argument that says to whom; and to have one sent: fcntl, ioctl.
 _KILL, _TGKILL, _TKILL = (62, 129), (234, 131), (200, 130)
 _SIGQUEUE, _TGSIGQUEUE, _PIDFD_SIGNAL = (129, 138), (297, 240), (424, 424)
@@ -123,13 +123,14 @@ class _Filter(ctypes.Structure):
 class Leave:
     """What a filter leaves open.
 
-    `unix_sockets`: AF_UNIX sockets (a GPU's driver makes one). `memory_files`: memfd_create. `signals`: to other
-    processes; without it a process signals itself and nobody else, not even its children. `modes`: changes of modes,
-    owners and extended attributes. `truncate`: by path. `protected` are processes of the same user whose limits and
-    scheduling are to stay as they are; empty where the user is another.
+    `unix_sockets`: AF_UNIX sockets (a GPU's driver makes one). `inet_sockets`: those of a network. `memory_files`:
+    memfd_create. `signals`: to other processes; without it a process signals itself and nobody else, not even its
+    children. `modes`: changes of modes, owners and extended attributes. `truncate`: by path. `protected` are processes
+    of the same user whose limits and scheduling are to stay as they are; empty where the user is another.
     """
 
     unix_sockets: bool = False
+    inet_sockets: bool = False
     memory_files: bool = True
     signals: bool = True
     modes: bool = True
@@ -158,7 +159,8 @@ def _program(leave: Leave, column: int) -> _Program:
         program.refuse(call)
     program.only(_CLONE, 0, [0], _NEW_NAMESPACES)
     program.refuse(_CLONE3, errno.ENOSYS)  # its flags cannot be read here; libc falls back to clone
-    program.only(_SOCKET, 0, [_AF_UNIX] if leave.unix_sockets else [])
+    families = [_AF_UNIX] * leave.unix_sockets + [_AF_INET, _AF_INET6] * leave.inet_sockets
+    program.only(_SOCKET, 0, families)
     if not leave.unix_sockets:  # a pair of datagram sockets could be connected to any path
         program.unless(_SOCKETPAIR, 1, [_SOCK_DGRAM], _SOCK_TYPES)
     if not leave.memory_files:

@@ -1,0 +1,1 @@
+"""Coding agents behind one interface. A new agent is a new module here that registers itself."""

@@ -1,0 +1,63 @@
+"""What an agent has spent, and whether it may go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from atrex.agents.events import Event, Message, Model, ToolCall, Tools, Usage
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Of one problem: dollars, tokens in and out, seconds of wall time. None is no bound."""
+
+    usd: float | None = None
+    tokens: int | None = None
+    seconds: float = 3600.0
+
+
+@dataclass
+class Account:
+    """Sums over everything that an agent did for one problem; nothing told later replaces what was told before."""
+
+    budget: Budget
+    usage: Usage = field(default_factory=Usage)
+    told: int = 0  # replies whose usage was told
+    turns: int = 0
+    tool_calls: int = 0
+    tools: tuple[str, ...] | None = None
+    models: list[str] = field(default_factory=list)
+    _without_cost: bool = False
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Usage):
+            self.usage = self.usage + event
+            self.told += 1
+            self._without_cost |= event.cost_usd is None and event.tokens > 0
+        elif isinstance(event, Message) and event.role == "agent":
+            self.turns += 1
+        elif isinstance(event, ToolCall):
+            self.tool_calls += 1
+        elif isinstance(event, Tools):
+            self.tools = event.names
+        elif isinstance(event, Model) and event.name not in self.models:
+            self.models.append(event.name)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What it cost, None where that is not known of every reply."""
+        return None if self._without_cost else self.usage.cost_usd
+
+    def over(self) -> str | None:
+        """Which budget is spent, in one line; None while the agent may go on.
+
+        A budget in dollars ends a problem as soon as a reply has no known cost: it could not be kept.
+        """
+        usd, tokens = self.budget.usd, self.budget.tokens
+        if tokens is not None and self.usage.tokens >= tokens:
+            return f"{self.usage.tokens} tokens, of {tokens}"
+        if usd is not None and self._without_cost:
+            return f"the model's price is not known, so ${usd:g} cannot be kept to; give --budget-tokens"
+        if usd is not None and (self.usage.cost_usd or 0.0) >= usd:
+            return f"${self.usage.cost_usd:.4f}, of ${usd:g}"
+        return None

@@ -1,0 +1,183 @@
+"""One problem, one agent: from an empty workspace to a record."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from atrex.agents.base import Agent, Choice, Policy, Task
+from atrex.agents.events import Asked, Ended
+from atrex.agents.jail import Ask, Jail, JailError
+from atrex.generate.accounting import Account, Budget
+from atrex.generate.prompt import OUTPUT, prompt
+from atrex.generate.records import Generated
+from atrex.generate.target import Target
+from atrex.generate.transcript import Redactor, Transcript
+from atrex.generate.workspace import NoCandidate, collect, lay_out
+from atrex.problems.model import Problem
+
+BACK_OFF = (5.0, 20.0, 60.0, 180.0)  # seconds before a provider that failed is asked again
+
+
+class Stopped(Exception):
+    """The run was interrupted; the problem at hand has no record, and a resumed run does it again."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every problem of a run is worked on with."""
+
+    out: Path
+    agent: Agent
+    choice: Choice
+    dsl: str
+    target: Target
+    policy: Policy
+    budget: Budget
+    gpu: bool = False
+
+
+class Solver:
+    """Works on problems, from several threads; `stop` ends what is under way."""
+
+    def __init__(self, work: Work, back_off: tuple[float, ...] = BACK_OFF):
+        self.work, self._back_off = work, back_off
+        self.redactor = Redactor(work.agent.secrets())
+        self._jails: set[Jail] = set()
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """End all agents. `solve` raises Stopped where one was at work."""
+        self._stopping.set()
+        for jail in list(self._jails):
+            jail.kill()
+
+    def solve(self, problem: Problem, sample: int) -> Generated:
+        """Give the problem to the agent and keep what it leaves. Raises Stopped.
+
+        Whatever the agent does ends in a record: a problem without a candidate has a file that says why, and fails.
+        """
+        work, name = self.work, f"{problem.operator}-{sample}"
+        asked = prompt(problem, work.dsl, work.target)
+        account, began = Account(work.budget), time.monotonic()
+        root = work.out / "workspaces" / name
+        refused: set[str] = set()
+        held = None
+        with Transcript(work.out / "transcripts" / f"{name}.jsonl", self.redactor) as transcript:
+            attempts = 0
+            for pause in (*self._back_off, None):
+                attempts += 1
+                lay_out(root, problem, asked.text)
+                deadline = began + work.budget.seconds
+                task = self._task(problem, sample, asked.text, deadline)
+                terms = replace(work.agent.terms(task), device="cuda" if work.gpu else "cpu")
+                with Jail(root, terms) as jail, self._known(jail):
+                    ended = self._attend(task, jail, account, transcript)
+                    held = jail.held or held
+                    for each in jail.asked:
+                        transcript.add(_asked(each))
+                        if not each.allowed:
+                            refused.add(f"{each.host}:{each.port}")
+                transcript.add(ended)
+                if self._stopping.is_set():
+                    shutil.rmtree(root, ignore_errors=True)
+                    raise Stopped
+                if ended.how != "provider" or pause is None or time.monotonic() + pause > deadline:
+                    break
+                self._stopping.wait(pause)
+        source, why = self._take(root, ended)
+        self._keep(problem.operator, sample, source, why)
+        shutil.rmtree(root, ignore_errors=True)
+        return Generated(
+            operator=problem.operator,
+            sample=sample,
+            agent=work.choice.name,
+            model=work.choice.model,
+            models=account.models,
+            dsl=work.dsl,
+            prompt_sha256=asked.sha256,
+            policy=work.policy,
+            tools=list(account.tools) if account.tools is not None else None,
+            confinement=held,
+            usage=account.usage if account.told else None,
+            cost_usd=account.cost_usd,
+            seconds=round(time.monotonic() - began, 3),
+            turns=account.turns,
+            tool_calls=account.tool_calls,
+            attempts=attempts,
+            refused_hosts=sorted(refused),
+            ended=ended.how,
+            reason=self.redactor.clean(why or ended.reason or "") or None,
+            candidate_sha256=hashlib.sha256(source.encode()).hexdigest() if source is not None else None,
+        )
+
+    def _task(self, problem: Problem, sample: int, text: str, deadline: float) -> Task:
+        work = self.work
+        return Task(
+            operator=problem.operator,
+            dsl=work.dsl,
+            prompt=text,
+            deadline=deadline,
+            output=OUTPUT,
+            policy=work.policy,
+            device=work.target.device,
+            arch=work.target.arch,
+            seed=sample,
+            secrets=work.agent.secrets(),
+        )
+
+    @contextlib.contextmanager
+    def _known(self, jail: Jail):
+        self._jails.add(jail)
+        try:
+            yield
+        finally:
+            self._jails.discard(jail)
+
+    def _attend(self, task: Task, jail: Jail, account: Account, transcript: Transcript) -> Ended:
+        """Follow the agent until it ends or must. How it ended; the agent is stopped in any case."""
+        try:
+            with contextlib.closing(self.work.agent.work(task, jail)) as events:
+                for event in events:
+                    if isinstance(event, Ended):
+                        return event
+                    account.add(event)
+                    transcript.add(event)
+                    if self._stopping.is_set():
+                        return Ended(how="error", reason="interrupted")
+                    if spent := account.over():
+                        return Ended(how="budget", reason=spent)
+                    if time.monotonic() > task.deadline:
+                        return Ended(how="timeout")
+            return Ended(how="error", reason="the agent stopped without saying how it ended")
+        except (JailError, OSError) as error:
+            return Ended(how="error", reason=str(error))
+
+    def _take(self, root: Path, ended: Ended) -> tuple[str | None, str | None]:
+        """(source, None), or (None, why there is none)."""
+        try:
+            source = collect(root, OUTPUT)
+        except NoCandidate as error:
+            return None, f"{error}{f'; {ended.reason}' if ended.reason else ''}"
+        if self.redactor.found(source):
+            return None, f"{OUTPUT} holds a secret of this machine"
+        return source, None
+
+    def _keep(self, operator: str, sample: int, source: str | None, why: str | None) -> None:
+        folder = self.work.out / f"sample-{sample}"
+        folder.mkdir(parents=True, exist_ok=True)
+        text = source if source is not None else f"# No candidate: {self.redactor.clean(why or '')}\n"
+        new = folder / f"{operator}.py.new"
+        new.write_text(text, encoding="utf-8")
+        new.replace(folder / f"{operator}.py")
+
+
+def _asked(ask: Ask) -> Asked:
+    return Asked(
+        host=ask.host, port=ask.port, allowed=ask.allowed, sent=ask.sent, received=ask.received, error=ask.error
+    )

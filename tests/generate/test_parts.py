@@ -1,0 +1,123 @@
+"""Accounts, secrets, prompts and targets, each alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from atrex.agents.events import Message, Output, ToolCall, Usage
+from atrex.dsls.base import get, names
+from atrex.errors import UserError
+from atrex.generate.accounting import Account, Budget
+from atrex.generate.prompt import prompt, template_hash
+from atrex.generate.target import target
+from atrex.generate.transcript import Redactor, Transcript, read
+from atrex.problems.load import load_suite
+
+
+@pytest.fixture(scope="module")
+def suite():
+    return load_suite()
+
+
+class TestAccount:
+    def test_usage_is_summed_over_replies(self):
+        account = Account(Budget())
+        for _ in range(3):
+            account.add(Usage(input=10, output=5, cached=4, reasoning=2, cost_usd=0.5))
+        assert (account.usage.input, account.usage.output, account.usage.cached) == (30, 15, 12)
+        assert account.cost_usd == 1.5 and account.told == 3
+
+    def test_turns_and_tools_are_counted(self):
+        account = Account(Budget())
+        for event in (Message(role="agent", text=""), Message(role="supervisor", text=""), ToolCall(id="1", tool="x")):
+            account.add(event)
+        assert (account.turns, account.tool_calls) == (1, 1)
+
+    @pytest.mark.parametrize(
+        ("budget", "usage", "said"),
+        [
+            (Budget(tokens=100), Usage(input=90, output=10), "100 tokens"),
+            (Budget(tokens=100), Usage(input=90, output=9), None),
+            (Budget(usd=1.0), Usage(input=1, cost_usd=1.0), r"\$1"),
+            (Budget(usd=1.0), Usage(input=1, cost_usd=0.9), None),
+            (Budget(usd=1.0), Usage(input=1), "price is not known"),
+        ],
+    )
+    def test_a_budget_ends_it(self, budget, usage, said):
+        account = Account(budget)
+        account.add(usage)
+        over = account.over()
+        assert (over is None) if said is None else said.replace("\\", "") in over
+
+    def test_a_cost_that_is_known_of_some_replies_only_is_not_known(self):
+        account = Account(Budget())
+        account.add(Usage(input=1, cost_usd=1.0))
+        account.add(Usage(input=1))
+        assert account.cost_usd is None
+
+
+class TestTranscript:
+    def test_secrets_do_not_reach_the_file(self, tmp_path):
+        key = 'sk-"very\\secret'
+        with Transcript(tmp_path / "t.jsonl", Redactor([key])) as transcript:
+            transcript.add(Output(stream="out", text=f"key={key};"))
+            transcript.add(ToolCall(id="1", tool="shell", arguments={"env": {"KEY": key}}))
+        text = (tmp_path / "t.jsonl").read_text()
+        assert "very" not in text and text.count("[secret]") == 2
+        assert [event.kind for _, event in read(tmp_path / "t.jsonl")] == ["output", "tool_call"]
+
+    def test_a_short_word_is_no_secret(self):
+        assert Redactor(["a"]).clean("banana") == "banana"
+
+    def test_a_line_that_is_no_event_is_named(self, tmp_path):
+        (tmp_path / "t.jsonl").write_text(json.dumps({"t": 0, "kind": "nonsense"}) + "\n")
+        with pytest.raises(UserError, match=r"t.jsonl:1: not an event"):
+            list(read(tmp_path / "t.jsonl"))
+
+
+class TestPrompt:
+    @pytest.mark.parametrize("dsl", names())
+    def test_every_dsl_has_one_with_its_rules_and_a_primer(self, suite, dsl):
+        aim = target(dsl, None, None)
+        text = prompt(suite.problem("rms_norm"), dsl, aim).text
+        assert aim.name in text and get(dsl).constraints in text and "class Model(torch.nn.Module)" in text
+
+    def test_what_is_written_in_place_is_said(self, suite):
+        text = prompt(suite.problem("reshape_and_cache"), "cpp", target("cpp", None, None)).text
+        assert "updates key_cache, value_cache in place" in text
+
+    def test_nothing_of_the_evaluator_is_in_it(self, suite):
+        for problem in suite.problems.values():
+            text = prompt(problem, "triton", target("triton", None, None)).text.lower()
+            assert not [
+                word for word in ("roofline", "weight file", "held-out", "held_out", "metadata") if word in text
+            ]
+
+    def test_the_hash_is_of_the_dsl_and_not_of_the_problem(self, suite):
+        one, two = (prompt(suite.problem(op), "cpp", target("cpp", None, None)) for op in ("rms_norm", "l2_norm"))
+        assert one.sha256 == two.sha256 == template_hash("cpp") != template_hash("triton") and one.text != two.text
+
+
+class TestTarget:
+    def test_an_architecture_means_its_chip_with_most_bandwidth(self):
+        assert target("triton", "sm_90", None).chip == "H200" and target("triton", "gfx942", None).chip.startswith(
+            "MI3"
+        )
+
+    def test_a_chip_is_taken_as_it_is(self):
+        assert target("triton", None, "MI355X").arch == "gfx950"
+
+    @pytest.mark.parametrize(
+        ("dsl", "arch", "chip", "said"),
+        [
+            ("triton", "sm_75", None, "compiles for"),
+            ("triton", "gfx942", "H200", "H200 is sm_90"),
+            ("flydsl", "sm_90", None, "compiles for"),
+            ("cpp", None, "H200", "this CPU"),
+        ],
+    )
+    def test_what_cannot_be_is_one_line(self, dsl, arch, chip, said):
+        with pytest.raises(UserError, match=said):
+            target(dsl, arch, chip)
