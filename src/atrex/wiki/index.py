@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from atrex.errors import UserError
 from atrex.hardware.cache import calibration_cache_dir
 from atrex.hardware.chip import CHIPS
 from atrex.wiki.vocabulary import DATA
@@ -24,7 +25,6 @@ FIELDS = {
     "id": 5.0, "title": 6.0, "words": 5.0, "operators": 4.0, "claim": 3.0, "counters": 2.0, "body": 1.0, "code": 0.6,
     "joined": 1.0,
 }  # fmt: skip
-VERSION = 1
 _JOINT = re.compile(r"[A-Za-z0-9]+(?:[-_.][A-Za-z0-9]+)+")
 _FENCE = re.compile(r"^```.*?^```[^\S\n]*$", re.M | re.S)
 
@@ -35,8 +35,14 @@ def index_folder() -> Path:
 
 
 def open_index(cards: Path) -> sqlite3.Connection:
-    """The index of the cards below a folder, built if it is not there or not of these files."""
-    path = index_folder() / f"cards-{_state(cards)}.sqlite"
+    """The index of the cards below a folder, built if it is not there or not of these files.
+
+    Raises UserError when there is no such folder or a card in it cannot be read.
+    """
+    if not cards.is_dir():
+        raise UserError(f"--cards {cards}: no such folder")
+    place = hashlib.sha256(str(cards.resolve()).encode()).hexdigest()[:8]
+    path = index_folder() / f"cards-{place}-{_state(cards)}.sqlite"
     if path.is_file():
         return _connect(path)
     try:
@@ -55,7 +61,7 @@ def open_index(cards: Path) -> sqlite3.Connection:
     except BaseException:
         os.unlink(name)
         raise
-    for old in path.parent.glob("cards-*.sqlite"):
+    for old in path.parent.glob(f"cards-{place}-*.sqlite"):
         if old != path:
             old.unlink(missing_ok=True)
     return _connect(path)
@@ -67,8 +73,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _state(cards: Path) -> str:
     """A digest of the names, sizes and times of everything that the index is made of."""
-    files = [*cards.glob("*/*.md"), *DATA.rglob("*.yaml"), *CHIPS.glob("*.json")]
-    digest = hashlib.sha256(f"{VERSION} {cards}".encode())
+    code = Path(__file__).parent.glob("*.py")
+    files = [*cards.glob("*/*.md"), *DATA.rglob("*.yaml"), *CHIPS.glob("*.json"), *code]
+    digest = hashlib.sha256()
     for path in sorted(files):
         about = path.stat()
         digest.update(f"{path} {about.st_size} {about.st_mtime_ns}".encode())

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 
 class Kind(StrEnum):
@@ -175,7 +175,7 @@ class Card(_Model):
     arch: tuple[str, ...] = ("any",)
     dsl: tuple[str, ...] = ("any",)
     operators: tuple[str, ...] = ("any",)
-    words: tuple[Line, ...] = ()
+    words: tuple[Annotated[Line, BeforeValidator(str)], ...] = ()  # YAML reads 2147483648 as a number
     symptoms: tuple[Symptom, ...] = ()
     statement: Statement | None = None
     mechanism: Line | None = None
