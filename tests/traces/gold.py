@@ -13,7 +13,8 @@ from pathlib import Path
 # Where an operator encloses several families its kernels are told apart by a part of their names.
 OPERATORS: dict[str, str | dict[str, str]] = {
     "aten::mm": "gemm", "aten::copy_": "copy", "aten::argmax": "sampling",
-    "aiter::rmsnorm": "rms_norm", "aiter::add_rmsnorm": "fused_add_rms_norm",
+    "aiter::rmsnorm": "rms_norm", "sglang_profiler::rmsnorm_rmsnorm_cute": "rms_norm",
+    "aiter::add_rmsnorm": "fused_add_rms_norm",
     "sglang_profiler::fused_add_rmsnorm_fused_add_rmsnorm_cute": "fused_add_rms_norm",
     "sglang::fused_inplace_qknorm": "fused_qk_rmsnorm", "sglang::apply_rope_inplace_with_kvcache": "fused_qkv_rope",
     "sglang_profiler::utils_fused_qk_rope_reshape_and_cache": "fused_qkv_rope",

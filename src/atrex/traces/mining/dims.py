@@ -42,10 +42,13 @@ class Call:
     """
 
     def __init__(
-        self, group: CallGroup, config: ModelConfig | None, app: Application, learned: Mapping[str, Any] | None = None
-    ) -> None:
-        """`learned`: fixed dimensions that operands of other calls in the trace told."""
-        self.group, self.config, self.app, self.learned = group, config, app, learned or {}
+        self, group: CallGroup, config: ModelConfig | None, app: Application, learned: Mapping[str, Any] | None = None,
+        peers: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        """`learned`: fixed dimensions that operands of other calls in the trace told. `peers`: how many calls without
+        operands each operator has in the trace."""
+        self.group, self.config, self.app = group, config, app
+        self.learned, self.peers = learned or {}, peers or {}
         self.typical = app.typical.get(group.phase if group.phase in (PREFILL, DECODE) else PREFILL, Typical())
 
     def ops(self, pattern: str) -> list[HostOp]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -144,12 +145,16 @@ def _mine_trace(task: _Task) -> tuple[list[Mined], list[Unmined]]:
     framework = data.summaries[task.trace]["framework"]
     mined: list[Mined] = []
     open_: list[tuple[CallGroup, str]] = [(group, "") for group in calls_of(data, task.trace)]
+    peers: Counter[str] = Counter()
+    for group, _ in open_:
+        if not any(op.dims for op in group.ops):
+            peers[group.operator] += group.calls
     learned: dict[str, Any] = {}
     for _ in range(2):  # what the first pass learned of the architecture may be all that a call lacks
         missing = []
         for group, _ in open_:
             try:
-                mined.append(_shape(group, task, framework, learned))
+                mined.append(_shape(group, task, framework, learned, peers))
             except Unknown as error:
                 missing.append((group, str(error)))
         open_, learned = missing, _learned(mined)
@@ -168,8 +173,10 @@ def _learned(mined: list[Mined]) -> dict[str, Any]:
     return {name: values_.pop() for name, values_ in found.items() if len(values_) == 1}
 
 
-def _shape(group: CallGroup, task: _Task, framework: str | None, learned: dict[str, Any]) -> Mined:
-    call = Call(group, task.config, task.about, learned)
+def _shape(
+    group: CallGroup, task: _Task, framework: str | None, learned: dict[str, Any], peers: Counter[str]
+) -> Mined:  # fmt: skip
+    call = Call(group, task.config, task.about, learned, peers)
     try:
         own = operators.module(group.operator)
     except KeyError:

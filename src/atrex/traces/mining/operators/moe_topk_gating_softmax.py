@@ -10,12 +10,10 @@ from atrex.traces.mining.operators import _moe
 
 def dims(call: Call) -> Dims:
     router = _moe.logits(call)
-    copied = [d for op in call.ops(r"aten::copy_") for d in op.dims if isinstance(d, list) and len(d) == 2]
-    chosen = [d[1] for d in copied if router is not None and d[0] == router[0] and d[1] < router[1]]
     return {
-        "tokens": _moe.tokens(call),
-        "num_experts": _moe.experts(call),
-        "top_k": _moe.top_k(call, chosen[0] if chosen else None),
+        "tokens": call.tokens(router[0] if router is not None else None),
+        "num_experts": call.fixed("num_experts", router[1] if router is not None else None),
+        "top_k": _moe.top_k(call, _moe.chosen(call)),
     }
 
 
