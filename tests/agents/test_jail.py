@@ -159,19 +159,21 @@ def test_it_dies_with_its_supervisor(tmp_path):
     import pathlib, time
     from atrex.agents.jail import Jail, Terms
     jail = Jail(pathlib.Path({str(tmp_path / "jail")!r}), Terms())
-    jail.start(["/bin/sleep", "31415"])
+    jail.start(["/bin/sh", "-c", "sleep 1000; : {tmp_path}"])
     print("up", flush=True)
     time.sleep(1000)
     """
     supervisor = subprocess.Popen([sys.executable, "-c", textwrap.dedent(source)], stdout=subprocess.PIPE)
-    assert supervisor.stdout.readline() == b"up\n"
-    deadline, asleep = time.monotonic() + 20, []
-    while not asleep and time.monotonic() < deadline:
-        asleep = [p for p in psutil.process_iter(["cmdline"]) if "31415" in (p.info["cmdline"] or [])]
-    assert asleep
-    supervisor.kill()
-    supervisor.wait()
-    assert psutil.wait_procs(asleep, timeout=10)[1] == []
+    try:
+        assert supervisor.stdout.readline() == b"up\n"
+        deadline, inside = time.monotonic() + 20, []
+        while not inside and time.monotonic() < deadline:
+            inside = [p for p in psutil.process_iter() if p.name() == "sh" and str(tmp_path) in " ".join(p.cmdline())]
+        assert inside
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    assert psutil.wait_procs(inside, timeout=10)[1] == []
 
 
 def test_a_program_that_is_not_there_says_so(tmp_path):
