@@ -1,7 +1,7 @@
 # make demo                calibrate this CPU, judge the example candidates, print the score
 # make test                lint and tests, with the pinned Triton
 # make test-slow           the tests that take long on the CPU
-# make test-newest-triton  the tests of the DSLs and examples, with the newest Triton
+# make test-newest-triton  the tests of the DSLs, the compile gate and the examples, with the newest Triton
 # make test-gpu            the tests that need a device (GPU_PYTHON=python3 takes an environment that is already there)
 # make clean               remove what these targets made; runs/ stays
 #
@@ -81,7 +81,7 @@ test-slow: $(VENV)/.stamp-test
 
 test-newest-triton: $(NEWEST)/.stamp-test
 	$(call say,pytest with triton $$($(NEWEST)/bin/python -c 'import triton; print(triton.__version__)'))
-	@cd $(ROOT) && $(NEWEST)/bin/python -m pytest -q -m "not gpu" $(wildcard $(ROOT)/tests/dsls $(ROOT)/tests/examples)
+	@cd $(ROOT) && $(NEWEST)/bin/python -m pytest -q -m "not gpu" $(wildcard $(ROOT)/tests/dsls $(ROOT)/tests/compile $(ROOT)/tests/examples)
 
 test-gpu: $(if $(filter $(VENV)/bin/python,$(GPU_PYTHON)),$(VENV)/.stamp-test)
 	@cd $(ROOT) && PYTHONPATH=src $(GPU_PYTHON) -m pytest -q -m gpu

@@ -10,7 +10,7 @@ from torch import nn
 from atrex.baselines.base import Baseline
 
 BASELINE = Baseline(
-    "aiter", __file__, "amd-aiter", "pip install amd-aiter (on ROCm)", ("0.1.7",), devices=("cuda",), production=True
+    "aiter", __file__, "amd-aiter", "pip install amd-aiter", ("0.1.7",), devices=("cuda",), production=True
 )
 
 
