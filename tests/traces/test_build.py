@@ -22,12 +22,12 @@ CONFIG = {
 MODEL = {"model_config": "models/zebrafish-7b/config.json"}
 
 
-def run(*arguments, command="suite"):
+def run(*arguments, command="suite", output="stdout"):
     result = CliRunner().invoke(app, [command, *map(str, arguments)], catch_exceptions=True)
     if isinstance(result.exception, UserError):
         raise result.exception
     assert result.exit_code == 0, (result.output, result.exception)
-    return result.stdout
+    return getattr(result, output)
 
 
 def fleet(folder, **changes):
@@ -188,6 +188,27 @@ def test_a_folder_of_something_else_is_not_overwritten(tmp_path):
     assert (tmp_path / "s" / "mine.txt").read_text() == "keep"
 
 
+@pytest.mark.parametrize("name", ["releases.json", "notes.txt", "runs"])
+def test_what_no_build_wrote_is_not_removed(tmp_path, name):
+    path = fleet(tmp_path)
+    run("build", "--fleet", path, "--out", tmp_path / "s", "--jobs", 1)
+    (tmp_path / "s" / name).mkdir()
+    with pytest.raises(UserError, match="into another folder"):
+        run("build", "--fleet", path, "--out", tmp_path / "s", "--jobs", 1)
+    assert (tmp_path / "s" / name).exists()
+
+
+def test_an_explanation_of_no_operator_is_one_line(tmp_path):
+    import yaml
+
+    path = fleet(tmp_path)
+    content = yaml.safe_load(path.read_text())
+    content["explained"] = [{"operator": "rms_nrom", "why": "x"}]
+    fleets.document(path, content)
+    with pytest.raises(UserError, match="explained.0.operator: no operator 'rms_nrom' in the suite"):
+        run("build", "--fleet", path, "--out", tmp_path / "s", "--jobs", 1)
+
+
 def test_building_again_replaces_what_was_built(built, tmp_path):
     path = fleet(tmp_path)
     for _ in range(2):
@@ -227,7 +248,8 @@ def everything(folder):
 
 
 def test_redaction_leaves_no_name_in_anything_written_or_printed(secret_fleet, tmp_path):
-    printed = run("build", "--fleet", secret_fleet, "--out", tmp_path / "out", "--redact", "--jobs", 1)
+    arguments = ("build", "--fleet", secret_fleet, "--out", tmp_path / "out", "--redact", "--jobs", 1)
+    printed = run(*arguments, output="output")  # what goes to stderr too
     document = run("build", "--fleet", secret_fleet, "--out", tmp_path / "out", "--redact", "--json", "--jobs", 1)
     written = everything(tmp_path / "out")
     assert len(written) > 20

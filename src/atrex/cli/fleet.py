@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from atrex.traces.fleet.gather import Gathered
     from atrex.traces.fleet.spec import Fleet
+    from atrex.traces.importer import Imported
 
 DataOption = Annotated[
     Path | None,
@@ -30,8 +31,13 @@ MinShareOption = Annotated[
 
 
 @contextmanager
-def gathered(path: Path, data: Path | None, jobs: int | None) -> Iterator[tuple[Fleet, Gathered]]:
-    """The fleet of a fleet.yaml with its traces imported, into a temporary folder where `data` is None."""
+def gathered(
+    path: Path, data: Path | None, jobs: int | None, nameless: bool = False
+) -> Iterator[tuple[Fleet, Gathered]]:
+    """The fleet of a fleet.yaml with its traces imported, into a temporary folder where `data` is None.
+
+    Each trace is told on stderr as it is ready, with `nameless` only how many are.
+    """
     from atrex.cli.trace import require_tables
 
     require_tables()
@@ -40,8 +46,17 @@ def gathered(path: Path, data: Path | None, jobs: int | None) -> Iterator[tuple[
     from atrex.traces.report import import_line
 
     fleet = load_fleet(path)
+    ready = 0
+
+    def told(result: Imported) -> None:
+        nonlocal ready
+        ready += 1
+        print(f"imported {ready} traces" if nameless else import_line(result), file=sys.stderr)
+
     with tempfile.TemporaryDirectory() as temporary:
-        yield (
-            fleet,
-            gather(fleet, data or Path(temporary) / "data", jobs, lambda r: print(import_line(r), file=sys.stderr)),
-        )
+        yield fleet, gather(fleet, data or Path(temporary) / "data", jobs, told)
+
+
+def mined(finished: int, of: int) -> None:
+    """Tell on stderr how many traces are mined."""
+    print(f"mined {finished} of {of} traces", file=sys.stderr)

@@ -56,7 +56,8 @@ def list_problems(
         [[*list(row.values())[:-1], "-" if row["weight"] is None else f"{row['weight']:.2%}"] for row in rows],
     )
     print(f"suite {loaded.version}: {len(rows)} operators, {sum(r['shapes'] for r in rows)} shapes", end="")
-    print(f", {covered:.1%} of the published weight" if loaded.weights else "")
+    whose = "published " if suite is None else ""
+    print(f", {covered:.1%} of the {whose}weight" if loaded.weights else "")
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from atrex.cli.fleet import DataOption, InclusiveOption, JobsOption, MinShareOption, MixedOption, gathered
+from atrex.cli.fleet import DataOption, InclusiveOption, JobsOption, MinShareOption, MixedOption, gathered, mined
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -35,14 +35,14 @@ def build(
     A shape stands for its bucket: calls alike in every fixed dimension and near in the dynamic ones. Families of
     kernels that the suite has no operator for are listed with their share.
     """
-    with gathered(fleet, data, jobs) as (about, traces):
+    with gathered(fleet, data, jobs, nameless=redact) as (about, traces):
         from atrex.report.tables import make_console
         from atrex.traces.fleet.build import document, write_suite
         from atrex.traces.fleet.build_report import print_build
         from atrex.traces.fleet.plan import make_plan
         from atrex.traces.fleet.redact import Names, Redacted
 
-        plan = make_plan(about, traces, coverage, min_share, mixed, inclusive, jobs, _mined)
+        plan = make_plan(about, traces, coverage, min_share, mixed, inclusive, jobs, mined)
         names = Redacted(about, traces) if redact else Names(about)
         write_suite(plan, out, names, lambda operator: print(f"writing {operator}", file=sys.stderr))
         found = document(plan, names)
@@ -51,10 +51,6 @@ def build(
         return
     print_build(found, make_console())
     print(f"{out}: check it with `atrex suite validate {out}`, judge with `atrex eval --suite {out}`")
-
-
-def _mined(finished: int, of: int) -> None:
-    print(f"mined {finished} of {of} traces", file=sys.stderr)
 
 
 def diff(

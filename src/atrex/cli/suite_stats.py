@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from atrex.cli.fleet import DataOption, InclusiveOption, JobsOption, MinShareOption, MixedOption, gathered
+from atrex.cli.fleet import DataOption, InclusiveOption, JobsOption, MinShareOption, MixedOption, gathered, mined
 
 SuiteOption = Annotated[
     Path | None, typer.Option("--suite", help="A suite or problem folder; default: the shipped suite.")
@@ -73,7 +73,7 @@ def _fleet_weights(
         from atrex.traces.fleet.report import print_weights, weights_document, write_weights
         from atrex.traces.fleet.weights import fleet_weights
 
-        found = fleet_weights(about, traces, min_share, mixed, inclusive, jobs=jobs)
+        found = fleet_weights(about, traces, min_share, mixed, inclusive, jobs=jobs, done=mined)
     if out is not None:
         write_weights(found, out)
     if as_json:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atrex.cli.fleet import JobsOption, gathered
+from atrex.cli.fleet import JobsOption, gathered, mined
 from atrex.cli.trace import DirArgument, JsonOption, require_tables
 
 
@@ -38,10 +38,10 @@ def headroom(
     judged = load_judged(run) if run is not None else None
     if fleet is not None:
         with gathered(fleet, directory, jobs) as (about, traces):
-            found = document(rows_of(about, traces, *mine(about, traces, jobs), judged), about, judged)
+            found = document(rows_of(about, traces, *mine(about, traces, jobs, mined), judged), about, judged)
     else:
         about, traces = fleet_of(open_dataset(directory))
-        found = document(rows_of(about, traces, *mine(about, traces, jobs), judged), None, judged)
+        found = document(rows_of(about, traces, *mine(about, traces, jobs, mined), judged), None, judged)
     if as_json:
         print(json.dumps(found, indent=2))
         return

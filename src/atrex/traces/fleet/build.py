@@ -18,6 +18,7 @@ from typing import Any
 from atrex.errors import UserError
 from atrex.problems.generate import generate_roofline
 from atrex.problems.model import Problem, Shape
+from atrex.problems.release import RELEASES
 from atrex.traces.fleet.held_out import held_out
 from atrex.traces.fleet.plan import Plan
 from atrex.traces.fleet.redact import Names
@@ -29,6 +30,7 @@ from atrex.traces.mining.mine import Mined, bucket_of
 COPIED = ("reference.py", "input.py", "work.py", "mutants.py", "__init__.py")
 SYMBOLS_KEPT = 8
 MARKER = "build.json"
+WRITTEN = ("suite.json", "weights.json", MARKER, "__pycache__")
 ONE_TOKEN = "one token attends to itself: the output is v whatever q and k are"
 
 
@@ -37,6 +39,7 @@ def write_suite(plan: Plan, out: Path, names: Names, progress: Callable[[str], N
 
     The folder is complete or as it was: it is made beside `out` and put in its place at the end. Raises UserError.
     """
+    out = out.resolve()
     _refuse_others(out)
     working = out.with_name(f".{out.name}.building")
     shutil.rmtree(working, ignore_errors=True)
@@ -45,7 +48,7 @@ def write_suite(plan: Plan, out: Path, names: Names, progress: Callable[[str], N
         for selection in plan.selections:
             progress(selection.operator)
             _write_problem(plan, selection, working / selection.operator, names)
-        about = {"name": names.suite, "version": plan.fleet.version or "unversioned"}
+        about = {"name": names.suite, "version": names.version}
         _write(working / "suite.json", about)
         _write(working / "weights.json", _weights(plan, about["version"]))
         _write(working / MARKER, document(plan, names))
@@ -59,8 +62,16 @@ def write_suite(plan: Plan, out: Path, names: Names, progress: Callable[[str], N
 
 
 def _refuse_others(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARKER).exists())):
+    """Whatever a build did not write is not removed by the next one."""
+    if not out.exists():
+        return
+    if not out.is_dir() or (any(out.iterdir()) and not (out / MARKER).exists()):
         raise UserError(f"{out}: exists and is no built suite: expected a new or empty folder, or one built before")
+    if (out / RELEASES).exists():
+        raise UserError(f"{out}: holds frozen releases: build into another folder")
+    other = next((p for p in sorted(out.iterdir()) if p.name not in WRITTEN and not (p / "shapes.json").exists()), None)
+    if other is not None:
+        raise UserError(f"{out}: holds {other.name}, which no build wrote: move it, or build into another folder")
 
 
 def _write(path: Path, content: Any) -> None:

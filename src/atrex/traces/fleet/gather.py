@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import atrex
 from atrex.errors import UserError
-from atrex.traces import dataset, importer
+from atrex.traces import dataset, families, importer
 from atrex.traces.families.rules import load_rules
 from atrex.traces.fleet.spec import Files, Fleet, framework_version
 from atrex.traces.importer import Batch, Imported
 from atrex.traces.pipeline import Options
 
+RULES = Path(families.__file__).parent / "data"
 KEPT = "fleet.json"  # in the data set: what each application's traces were imported from
 
 
@@ -88,12 +90,20 @@ def _options(fleet: Fleet, name: str, entry: Files) -> Options:
 
 def _mark(files: list[tuple[Path, Files]]) -> str:
     """What the import of these files depends on, as one text."""
-    parts = []
+    parts: list[object] = [atrex.__version__, _rules()]
     for path, entry in files:
         about = path.stat()
         hints = {n: getattr(entry, n) for n in ("phase", "rank", "framework")}
         parts.append([str(path.resolve()), about.st_size, about.st_mtime_ns, hints])
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _rules() -> str:
+    """What the families of kernels depend on."""
+    digest = hashlib.sha256()
+    for file in sorted(RULES.glob("*.yaml")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _marks(out: Path) -> dict[str, dict]:

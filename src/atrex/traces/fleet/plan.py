@@ -54,6 +54,9 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """Mine, select and weight. Raises UserError where nothing of the suite's operators has a shape."""
     base = load_suite()
+    for i, entry in enumerate(fleet.explained):
+        if entry.operator not in base.problems:
+            raise UserError(f"{fleet.path}: explained.{i}.operator: no operator {entry.operator!r} in the suite")
     mined, unmined = mine(fleet, gathered, jobs, done)
     applications = {trace: gathered.of[trace][0] for trace in gathered.serving()}
     time = device_time(gathered.data, applications, mixed, inclusive)

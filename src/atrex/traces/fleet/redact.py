@@ -31,6 +31,10 @@ class Names:
     def suite(self) -> str:
         return self.fleet.name or self.fleet.path.stem
 
+    @property
+    def version(self) -> str:
+        return self.fleet.version or "unversioned"
+
     def application(self, name: str) -> str:
         return name
 
@@ -55,6 +59,10 @@ class Redacted(Names):
     @property
     def suite(self) -> str:
         return "fleet"
+
+    @property
+    def version(self) -> str:
+        return "unversioned" if self._tells(super().version) else super().version
 
     def application(self, name: str) -> str:
         return self._numbers[name]

@@ -9,7 +9,7 @@ weighted by the applications' shares of card-hours, and a weight is a score over
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -78,11 +78,12 @@ class FleetWeights:
 def fleet_weights(
     fleet: Fleet, gathered: Gathered, min_share: float = MIN_SHARE, mixed: str = "split", inclusive: bool = False,
     retained: Collection[str] | None = None, jobs: int | None = None,
+    done: Callable[[int, int], None] = lambda finished, of: None,
 ) -> FleetWeights:  # fmt: skip
     """Weights of a fleet whose traces are gathered; see `device_time`, `served` and `importance`."""
     applications = {trace: gathered.of[trace][0] for trace in gathered.serving()}
     time = device_time(gathered.data, applications, mixed, inclusive)
-    moved = served(time, *mine(fleet, gathered, jobs), mixed)
+    moved = served(time, *mine(fleet, gathered, jobs, done), mixed)
     kind = "inclusive" if inclusive else "exclusive"
     found = importance(moved, fleet.card_hours(), min_share, retained, kind, mixed)
     found.notes.extend(moved_notes(time, moved))

@@ -21,7 +21,8 @@ def dims(call: Call) -> Dims:
             "dtype": call.setting("dtype", call.dtype(_attention.DENSE), "bf16"),
         }
     tokens, heads, kv_heads, size = _attention.packed(call)
-    requests = call.requests(tokens)
+    # A request of speculative decoding has several tokens, and a captured batch has padding.
+    requests = call.requests(call.group.step.get("generation_requests") or tokens)
     return {
         "requests": requests,
         "context": call.context(None, requests.value),
