@@ -55,7 +55,7 @@ def profile_one(name: str, device: str, out: Path, timeout: float) -> None:
     source = HERE / "wiki_kernels" / f"{module}.py"
     command = [sys.executable, str(Path(__file__).resolve()), "--run", name, "--device", device]
     launches, missing = ncu.profile(command, Path("runs") / "wiki-fixtures" / f"{name}.ncu-rep", timeout)
-    work, _ = prepare(name, device)
+    work, _ = prepare(name, "meta")  # no memory: this process stays off the device that is profiled
     evidence = collect.evidence_of(
         launches, collect.choose(launches, kernel, None), missing,
         tool_version=ncu.version(ncu.find_ncu()),

@@ -92,8 +92,17 @@ def test_an_empty_answer_says_which_filter_emptied_it(cards):
 
 
 def test_a_word_that_no_card_has_is_named(cards):
-    answer = search("swizle", cards=cards)
-    assert "no card says 'swizle'" in answer.why and "swizzl" in answer.why
+    answer = search("zzyzx", cards=cards)
+    assert answer.hits == [] and answer.why == "no card says 'zzyzx'"
+
+
+def test_a_misspelt_word_is_taken_for_the_one_that_was_meant(cards):
+    assert found("swizle tiles", cards)[0] == found("swizzel", cards)[0] == "smem-swizzle"
+
+
+def test_a_name_with_joints_is_one_name(cards):
+    assert understand("tl.multiple_of and num_warps").concepts[0].asked == "tl multiple of"
+    assert [concept.asked for concept in understand("fp8-rmsnorm").concepts] == ["fp8", "rmsnorm"]
 
 
 def test_cards_of_another_architecture_are_filtered(cards):

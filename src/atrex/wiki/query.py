@@ -99,7 +99,9 @@ def understand(text: str) -> Query:
     Raises UserError when it names nothing.
     """
     tables, query = _tables(), Query(text)
-    words = words_of(text)
+    compounds = [words_of(compound) for compound in re.findall(r"[A-Za-z0-9]+(?:[-_.]+[A-Za-z0-9]+)*", text)]
+    words = [word for compound in compounds for word in compound]
+    whole = {sum(map(len, compounds[:i])): len(compound) for i, compound in enumerate(compounds)}
     folded = _fold(words)
     for phrase in tables.kinds:
         if any(folded[i : i + len(phrase)] == phrase for i in range(len(folded))):
@@ -107,6 +109,12 @@ def understand(text: str) -> Query:
     at = 0
     while at < len(words):
         length = _longest(folded, at, tables)
+        if length == 1 and not any(
+            (word,) in table
+            for word in folded[at : at + whole.get(at, 1)]
+            for table in (tables.names, tables.same, tables.near)
+        ):
+            length = whole.get(at, 1)  # num_warps, tl.multiple_of, a counter: one name that the tables do not have
         asked, key = " ".join(words[at : at + length]), folded[at : at + length]
         at += length
         if key in tables.names:

@@ -10,6 +10,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ KIND_FITS, SHEET_UNASKED, KERNEL_UNASKED, PLAYBOOK_OF_OPERATOR = 1.3, 0.6, 0.75,
 VERIFIED = {"measured": 1.08, "compiled": 1.03}
 # Share of the score of the best hits that their relations pass on to other hits.
 PASSED_ON, BEST = 0.08, 5
+MISSPELT = 0.6
 LEAST = 0.08  # of the best score: below it the match is an accident
 _WEIGHTS = ", ".join(str(weight) for weight in FIELDS.values())
 
@@ -126,7 +128,7 @@ def _answer(query: Query, filters: Filters, k: int, connection: sqlite3.Connecti
     cards = {row: json.loads(about) for row, about in connection.execute("SELECT rowid, about FROM card")}
     scores, found = _text_scores(query, connection, len(cards))
     if not scores:
-        return Answer([], understood, _no_match(query, connection))
+        return Answer([], understood, _no_match(query))
     kept = dict(scores)
     for option, holds in filters.steps():
         left = {row: score for row, score in kept.items() if holds(cards[row])}
@@ -164,16 +166,9 @@ def _text_scores(
     covered: dict[int, float] = {}
     total = sum(concept.weight for concept in query.concepts)
     for concept in query.concepts:
-        best: dict[int, float] = {}
-        for phrase, weight in concept.phrases.items():
-            rows = connection.execute(
-                f"SELECT rowid, bm25(text, {_WEIGHTS}) FROM text WHERE text MATCH ?", (f'"{phrase}"',)
-            ).fetchall()
-            n = len(rows)
-            theirs = max(math.log((count - n + 0.5) / (n + 0.5)), 1e-6)
-            ours = math.log(1 + (count - n + 0.5) / (n + 0.5))
-            for row, negative in rows:
-                best[row] = max(best.get(row, 0.0), weight * -negative / theirs * ours)
+        best = _concept_scores(concept.phrases, connection, count)
+        if not best and (meant := _meant(concept.asked, connection)):
+            best = _concept_scores({meant: MISSPELT}, connection, count)
         for row, score in best.items():
             scores[row] = scores.get(row, 0.0) + concept.weight * score
             covered[row] = covered.get(row, 0.0) + concept.weight
@@ -181,6 +176,33 @@ def _text_scores(
     for row in scores:
         scores[row] *= COVERAGE + (1 - COVERAGE) * covered[row] / total
     return scores, found
+
+
+def _concept_scores(phrases: Mapping[str, float], connection: sqlite3.Connection, count: int) -> dict[int, float]:
+    best: dict[int, float] = {}
+    for phrase, weight in phrases.items():
+        rows = connection.execute(
+            f"SELECT rowid, bm25(text, {_WEIGHTS}) FROM text WHERE text MATCH ?", (f'"{phrase}"',)
+        ).fetchall()
+        n = len(rows)
+        theirs = max(math.log((count - n + 0.5) / (n + 0.5)), 1e-6)
+        ours = math.log(1 + (count - n + 0.5) / (n + 0.5))
+        for row, negative in rows:
+            best[row] = max(best.get(row, 0.0), weight * -negative / theirs * ours)
+    return best
+
+
+def _meant(word: str, connection: sqlite3.Connection) -> str | None:
+    """The word of the cards that a word of none of them was meant to be, if one is close."""
+    if len(word) < 5 or not word.isalpha():
+        return None
+    connection.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.words USING fts5vocab('main', 'text', 'row')")
+    alike = connection.execute(
+        "SELECT term FROM temp.words WHERE term GLOB ? AND length(term) BETWEEN ? AND ?",
+        (f"{word[0]}*", len(word) - 4, len(word) + 2),
+    )
+    near = get_close_matches(word, [term for (term,) in alike], n=1, cutoff=0.8)
+    return near[0] if near else None
 
 
 def _fit(card: Mapping[str, Any], query: Query, filters: Filters) -> float:
@@ -228,9 +250,5 @@ def _first(kept: Mapping[int, float], cards: Mapping[int, Any]) -> str:
     return " " + ", ".join(cards[row]["id"] for row in order[:3])
 
 
-def _no_match(query: Query, connection: sqlite3.Connection) -> str:
-    asked = [concept.asked for concept in query.concepts]
-    connection.execute("CREATE VIRTUAL TABLE temp.words USING fts5vocab('main', 'text', 'row')")
-    words = [word for (word,) in connection.execute("SELECT term FROM temp.words")]
-    hints = "".join(nearest(word, words) for word in asked[:1])
-    return f"no card says {' or '.join(map(repr, asked))}{hints}"
+def _no_match(query: Query) -> str:
+    return f"no card says {' or '.join(repr(concept.asked) for concept in query.concepts)}"
