@@ -7,6 +7,7 @@ import pytest
 from atrex.errors import UserError
 from atrex.wiki.query import understand
 from atrex.wiki.search import Filters, search
+from atrex.wiki.vocabulary import DATA, read_yaml, vocabulary
 
 CARD = """---
 id: {id}
@@ -173,3 +174,17 @@ def test_a_shipped_search_takes_less_than_a_tenth_of_a_second(tmp_path, monkeypa
         search(question)
         seconds.append(time.process_time() - start)
     assert min(seconds) < 0.1
+
+
+def test_every_name_of_an_operator_finds_its_playbook(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATREX_CACHE_DIR", str(tmp_path))
+    groups = read_yaml((DATA / "synonyms.yaml").read_text())["same"]
+    names = {group[0]: group for group in groups if group[0] in vocabulary().operators}
+    assert set(names) == set(vocabulary().operators)
+    lost = [
+        name
+        for operator, group in names.items()
+        for name in group
+        if f"playbook-{operator.replace('_', '-')}" not in [hit.id for hit in search(str(name), k=3).hits]
+    ]
+    assert lost == []
