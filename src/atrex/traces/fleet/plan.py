@@ -86,7 +86,7 @@ def make_plan(
         first = next((f"{o}: {next(iter(r))}" for o, r in missing.items()), "no call of the suite's operators")
         raise UserError(f"{fleet.path}: no shape could be mined from its traces ({first})")
     weights = importance(moved, hours, min_share, {s.operator for s in kept}, kind, mixed)
-    weights.notes.extend(moved_notes(time, moved))
+    weights.notes.extend(moved_notes(time, moved, hours))
     order = list(weights.weights)
     kept = [s for s in kept if s.operator in order]
     kept.sort(key=lambda s: order.index(s.operator))

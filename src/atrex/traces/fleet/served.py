@@ -6,7 +6,8 @@ of it is attention_forward; the suite has a problem for each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -52,14 +53,24 @@ def _phases(phase: str, prefill_share: float | None, mixed: str) -> list[tuple[s
     return [(phase, 1.0)]
 
 
-def moved_notes(before: pl.DataFrame, after: pl.DataFrame) -> list[str]:
+def moved_notes(before: pl.DataFrame, after: pl.DataFrame, card_hours: Mapping[str, float]) -> list[str]:
     """What `served` did to families' device time, a sentence for each that lost any."""
-    total = float(before["ns"].sum())
-    sums = [dict(t.group_by("family").agg(pl.col("ns").sum()).iter_rows()) for t in (before, after)]
-    gained = [f for f, ns in sums[1].items() if ns > sums[0].get(f, 0.0) * (1 + 1e-9) + 1e-6]
+    sums = [_scaled(frame, card_hours) for frame in (before, after)]
+    gained = sorted(f for f, share in sums[1].items() if share > sums[0].get(f, 0.0) + 1e-9)
     return [
-        f"{(ns - sums[1].get(family, 0.0)) / total:.2%} of all device time is in kernels of {family} whose calls the "
-        f"problems {' and '.join(sorted(gained))} express: it counts for these"
-        for family, ns in sorted(sums[0].items())
-        if ns - sums[1].get(family, 0.0) > 1e-6 * total
+        f"{lost:.2%} of the device time, by card-hours, is in calls with kernels of {family} that mean "
+        f"{' or '.join(gained)}: it counts for these"
+        for family, share in sorted(sums[0].items())
+        if (lost := share - sums[1].get(family, 0.0)) > 1e-6
     ]
+
+
+def _scaled(time: pl.DataFrame, card_hours: Mapping[str, float]) -> dict[str, float]:
+    """Each family's share of the device time of its application, by the applications' card-hours."""
+    total = math.fsum(card_hours.values())
+    whole = dict(time.group_by("app").agg(pl.col("ns").sum()).iter_rows())
+    found: dict[str, float] = {}
+    for app, family, ns in time.group_by("app", "family").agg(pl.col("ns").sum()).iter_rows():
+        if whole[app]:
+            found[family] = found.get(family, 0.0) + card_hours[app] / total * ns / whole[app]
+    return found

@@ -86,7 +86,7 @@ def fleet_weights(
     moved = served(time, *mine(fleet, gathered, jobs, done), mixed)
     kind = "inclusive" if inclusive else "exclusive"
     found = importance(moved, fleet.card_hours(), min_share, retained, kind, mixed)
-    found.notes.extend(moved_notes(time, moved))
+    found.notes.extend(moved_notes(time, moved, fleet.card_hours()))
     return found
 
 
