@@ -9,6 +9,7 @@ from atrex.problems.load import load_suite
 from atrex.problems.model import Shape
 from atrex.traces import importer
 from atrex.traces.dataset import open_dataset
+from atrex.traces.fleet.held_out import held_out
 from atrex.traces.fleet.spec import Application
 from atrex.traces.mining import operators
 from atrex.traces.mining.calls import CallGroup, HostOp, calls_of
@@ -70,14 +71,33 @@ STEP = {"prefill": {"context_requests": 2, "context_tokens": 6, "tokens": 6},
         "decode": {"generation_requests": 3, "generation_tokens": 3, "generation_kv": 60, "tokens": 3}}  # fmt: skip
 
 
+def small(operator, tmp_path):
+    """Dimensions of a small call of an operator: configured ones, and those of a step."""
+    phase = "decode" if SUITE.problem(operator).metadata.phase == "decode" else "prefill"
+    known = read_model_config(config(tmp_path))
+    call = Call(group(operator, phase, OPERANDS.get(operator, ()), STEP[phase]), known, app(block_size=16))
+    return operators.module(operator).dims(call)
+
+
+@pytest.mark.parametrize("operator", sorted(SUITE.problems))
+def test_every_operator_has_held_out_shapes_near_its_own(operator, tmp_path):
+    dims = small(operator, tmp_path)
+    own = operators.module(operator).kwargs(values(dims))
+    problem = SUITE.problem(operator)
+    found = held_out(operator, [dims])
+    assert len(found) >= 3 and own not in found
+    sizes = []
+    for init, kwargs in found:
+        shape = Shape("h", init, kwargs)
+        problem.make_inputs(shape, 1, "cpu")
+        sizes.append(problem.work(shape).total_bytes)
+    assert max(sizes) > problem.work(Shape("own", *own)).total_bytes
+
+
 @pytest.mark.parametrize("operator", sorted(SUITE.problems))
 def test_the_arguments_of_every_operator_make_inputs_and_run(operator, tmp_path):
     problem = SUITE.problem(operator)
-    phase = "decode" if problem.metadata.phase == "decode" else "prefill"
-    known = read_model_config(config(tmp_path))
-    call = Call(group(operator, phase, OPERANDS.get(operator, ()), STEP[phase]), known, app(block_size=16))
-    found = operators.module(operator)
-    init, kwargs = found.kwargs(values(found.dims(call)))
+    init, kwargs = operators.module(operator).kwargs(values(small(operator, tmp_path)))
     shape = Shape("x", init, kwargs)
     inputs = problem.make_inputs(shape, 1, "cpu")
     problem.reference(shape)(**inputs)
