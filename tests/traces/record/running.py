@@ -27,12 +27,12 @@ def until(true, what):
 
 
 class Program:
-    """A running program. `result` is what it printed at its end."""
+    """A running program of `programs.py` or another file beside it. `finish` gives what it printed at its end."""
 
-    def __init__(self, name, folder, python=sys.executable):
+    def __init__(self, name, folder, python=sys.executable, file="programs.py"):
         self.folder = Path(folder)
         self.process = subprocess.Popen(
-            [python, HERE / "programs.py", name, folder], stdout=subprocess.PIPE, text=True,
+            [python, HERE / file, name, folder], stdout=subprocess.PIPE, text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
         self.pid = self.process.pid
@@ -64,9 +64,9 @@ class Program:
 
 
 @contextmanager
-def program(name, python=sys.executable):
+def program(name, python=sys.executable, file="programs.py"):
     with tempfile.TemporaryDirectory() as folder:
-        running = Program(name, folder, python)
+        running = Program(name, folder, python, file)
         try:
             yield running
         finally:

@@ -13,7 +13,7 @@ from atrex.errors import UserError
 from atrex.traces.record import inject, payload, target
 from atrex.traces.record.shared_folder import SharedFolder
 from atrex.traces.record.target import Target
-from atrex.traces.record.window import Recorded, Window, deliver
+from atrex.traces.record.window import Recorded, Window
 
 PATIENCE = 60.0  # seconds that the main thread may take to come to a safe point
 NOTICE = 2.0  # seconds of waiting after which it is said what is waited for
@@ -36,7 +36,7 @@ def record_pid(
         raise UserError(f"--pid {pid}: no torch is loaded in it{_children_with_torch(pid)}")
     about = target.status(pid)
     owner = (int(about["Uid"].split()[1]), int(about["Gid"].split()[1]))
-    with SharedFolder(Path(f"/proc/{pid}/root"), _places(pid), owner) as folder:
+    with SharedFolder(_root(pid), _places(pid), owner) as folder:
         source = call_text(folder.inside, window)
         began = time.monotonic()
         if where.version >= REMOTE_EXEC and _remote_exec(where, source, folder):
@@ -55,7 +55,7 @@ def record_pid(
             last = _await(where, folder, last, tell, None, "the recording ends when it returns to Python", spare)
         if last["state"] != "done":
             raise UserError(f"--pid {pid}: {last.get('reason', last['state'])}")
-        deliver(folder.path / "trace.json", out)
+        folder.deliver("trace.json", out)
     notes = list(last.get("notes", []))
     if not first.get("device"):
         notes.append("no CUDA or HIP context was in it: the trace has no device records")
@@ -78,6 +78,12 @@ def call_text(folder: str, window: Window, **more: str) -> str:
         "except BaseException:\n"
         " pass\n"
     )
+
+
+def _root(pid: int) -> Path:
+    """The process's view of the file system, which in a container is not ours."""
+    same = all(os.path.samefile(f"/proc/{pid}/{what}", f"/proc/self/{what}") for what in ("ns/mnt", "root/."))
+    return Path("/" if same else f"/proc/{pid}/root")
 
 
 def _places(pid: int) -> list[str]:

@@ -116,7 +116,7 @@ def record_command(
         ended = f"{command[0]} ended with status {returned}"
         if not done:
             raise UserError(f"{ended}; {_why_nothing(words)}")
-        files = [deliver(traces[word["pid"]], numbered(out, i)) for i, word in enumerate(done)]
+        files = [folder.deliver(traces[word["pid"]].name, numbered(out, i)) for i, word in enumerate(done)]
     notes = [note for word in done[:1] for note in word["notes"]] + ([ended] if returned else [])
     notes += [_word(word) for word in words if word not in done]
     details = {"command": list(command), "returned": returned, "pids": [word["pid"] for word in done]}

@@ -96,7 +96,7 @@ class Recording:
             self.profiler = torch.profiler.profile(
                 activities=activities, record_shapes=True, with_stack=self.stack, **self.every_thread(torch)
             )
-            self.started = True
+            self.started = True  # a start that fails half-way is to be stopped too
             self.profiler.start()
             self.began = time.monotonic()
             self.marks = Marks(self, torch)
@@ -105,7 +105,8 @@ class Recording:
             atexit.register(self.cut_short)
             _thread.start_new_thread(self.watch, ())
         except BaseException:
-            self.close_profiler()
+            with contextlib.suppress(Exception):
+                self.close_profiler()
             self.finish()
             raise
 
@@ -301,13 +302,8 @@ def vllm_step(args, kwargs, number):
         of = counts[bool(request in new or context(request))]
         of[0] += 1
         of[1] += tokens
-    return execute_name(counts[True], counts[False])
-
-
-def execute_name(context, generation):
-    """Both are requests, query tokens and, where they are known, keys."""
-    first, second = ("{}({})".format(part[0], "_".join(map(str, part[1:]))) for part in (context, generation))
-    return f"execute_context_{first}_generation_{second}"
+    (requests, tokens), (others, generated) = counts[True], counts[False]
+    return f"execute_context_{requests}({tokens})_generation_{others}({generated})"
 
 
 def sglang_step(args, kwargs, number):
@@ -322,7 +318,8 @@ def sglang_step(args, kwargs, number):
 def module_step(args, kwargs, number):
     """For a language model of transformers' interface, requests and tokens as vLLM names them; else a number.
 
-    One query token a request is generation, more are prompts. The key length is that of a two-dimensional mask.
+    One query token a request is generation, more are prompts. Keys are counted by a two-dimensional mask, padding
+    included.
     """
     ids = kwargs.get("input_ids")
     if ids is None and len(args) > 1 and "int" in str(getattr(args[1], "dtype", "")):
@@ -331,10 +328,17 @@ def module_step(args, kwargs, number):
         ids = kwargs.get("inputs_embeds")
     if getattr(ids, "ndim", 0) not in (2, 3):
         return f"step {number}: {type(args[0]).__name__}"
-    batch, mask = [int(ids.shape[0]), int(ids.shape[0] * ids.shape[1])], kwargs.get("attention_mask")
-    if getattr(mask, "ndim", 0) == 2:
-        batch.append(int(mask.shape[0] * mask.shape[1]))
-    return execute_name([0, 0], batch) if ids.shape[1] == 1 else execute_name(batch, [0, 0])
+    requests, length, mask = int(ids.shape[0]), int(ids.shape[1]), kwargs.get("attention_mask")
+    keys = int(mask.shape[1]) if getattr(mask, "ndim", 0) == 2 else None
+    tokens = requests * length
+    if keys is None:
+        here, none, total = tokens, 0, ""
+    else:
+        here = f"sq{tokens}sk{requests * keys}sqsq{tokens * length}sqsk{tokens * keys}"
+        none, total = "sq0sk0sqsq0sqsk0", f"{tokens}_"
+    if length == 1:
+        return f"execute_{total}context_0({none})_generation_{requests}({here})"
+    return f"execute_{total}context_{requests}({here})_generation_0({none})"
 
 
 def begin(folder, **options):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atrex.errors import UserError
+from atrex.traces.record.window import deliver
 
 
 class SharedFolder:
@@ -21,6 +22,7 @@ class SharedFolder:
 
     def __init__(self, root: Path, places: list[str], owner: tuple[int, int]) -> None:
         name, errors = f"atrex-record-{secrets.token_hex(6)}", []
+        self._kept = False
         for place in dict.fromkeys(places):
             self.inside, self.path = f"{place.rstrip('/')}/{name}", root / place.lstrip("/") / name
             try:
@@ -42,12 +44,21 @@ class SharedFolder:
         except (OSError, ValueError):
             return {}
 
+    def deliver(self, name: str, out: Path) -> Path:
+        """Bring a file of it to `out`. Raises UserError, and keeps the file, where that cannot be written."""
+        self._kept = True
+        found = deliver(self.path / name, out)
+        self._kept = False
+        return found
+
     def close(self) -> None:
         """Remove it; a process that still records finds the lock free and gives up."""
-        if self._lock >= 0:
+        if self._lock >= 0 and self._kept:
+            os.close(self._lock)
+        elif self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
-            self._lock = -1
+        self._lock = -1
 
     def __enter__(self) -> SharedFolder:
         return self
