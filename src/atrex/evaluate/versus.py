@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,42 +53,81 @@ class Result:
 Progress = Callable[[int, int], None]
 
 
-def versus(match: Match, progress: Progress = lambda done, planned: None, zygote: Zygote | None = None) -> Result:
-    """Judge A and B in turn, round after round: new seeds a round, every measurement in a fresh worker.
+class Stopped(Exception):
+    """A unit of A or B did not pass; `record` is its record."""
+
+    def __init__(self, record: UnitRecord):
+        super().__init__(record.verdict.reason)
+        self.record = record
+
+
+class Bout:
+    """Two candidates set against each other. A context manager; raises UserError for bad input.
 
     Each measurement is a whole judged unit with one seed, spot checks and the judge's own clock, so that a kernel
-    cannot win by being wrong. Raises UserError for bad input.
+    cannot win by being wrong, in a worker of its own: A and B never share a process.
     """
+
+    def __init__(self, match: Match, zygote: Zygote | None = None, progress: Callable[[], None] = lambda: None):
+        device = resolve_device(match.device)
+        self._pairs = {a.shape.id: (a, b) for a, b in _units(match, device.type)}
+        self._progress, self._rng = progress, random.SystemRandom()
+        hidden = [str(Path(path).resolve()) for path in (match.a, match.b, match.suite) if path]
+        self._setup = prepare(str(device), Seeds(), 1, match.budgets, None, zygote, hidden)
+        self.operator = next(iter(self._pairs.values()))[0].problem.operator
+        self.about = {
+            "a": match.a, "b": match.b, "operator": self.operator, "rounds": match.rounds,
+            "device": device_name(device), "versions": versions(), "confidence": match.confidence,
+            "margin": match.margin,
+        }  # fmt: skip
+
+    def __enter__(self) -> Bout:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._setup.close()
+
+    @property
+    def shapes(self) -> list[str]:
+        return list(self._pairs)
+
+    def round(self, shapes: Collection[str] | None = None) -> dict[str, Pair]:
+        """Times of A and B by shape, each measured once, with new seeds and in an order drawn anew. Raises Stopped."""
+        self._setup.seeds = Seeds()
+        wanted = [shape for shape in self._pairs if shapes is None or shape in shapes]
+        found: dict[str, Pair] = {}
+        for shape in self._rng.sample(wanted, len(wanted)):
+            times: dict[str, float] = {}
+            for side in self._rng.sample(("a", "b"), 2):
+                record = UnitJudge(self._setup, self._pairs[shape]["ab".index(side)]).run()
+                if record.verdict.status is not Status.PASSED:
+                    raise Stopped(record)
+                times[side] = record.performance.median_us
+                self._progress()
+            found[shape] = (times["a"], times["b"])
+        return found
+
+
+def versus(match: Match, progress: Progress = lambda done, planned: None, zygote: Zygote | None = None) -> Result:
+    """Judge A and B in turn, round after round. Raises UserError for bad input."""
     if match.rounds < MIN_ROUNDS:
         raise UserError(f"--rounds {match.rounds}: expected at least {MIN_ROUNDS}")
-    device = resolve_device(match.device)
-    pairs = _units(match, device.type)
-    operator = pairs[0][0].problem.operator
-    hidden = [str(Path(path).resolve()) for path in (match.a, match.b, match.suite) if path]
-    setup = prepare(str(device), Seeds(), 1, match.budgets, None, zygote, hidden)
-    about = {
-        "a": match.a, "b": match.b, "operator": operator, "rounds": match.rounds, "device": device_name(device),
-        "versions": versions(), "confidence": match.confidence, "margin": match.margin,
-    }  # fmt: skip
-    rng = random.SystemRandom()
-    times: dict[str, list[Pair]] = {a.shape.id: [] for a, _ in pairs}
-    done, planned = 0, 2 * match.rounds * len(pairs)
-    try:
-        for _ in range(match.rounds):
-            setup.seeds = Seeds()
-            for pair in rng.sample(pairs, len(pairs)):
-                found: dict[str, float] = {}
-                for side in rng.sample(("a", "b"), 2):
-                    record = UnitJudge(setup, pair["ab".index(side)]).run()
-                    if record.verdict.status is not Status.PASSED:
-                        return Result(operator, None, times, record, about)
-                    found[side] = record.performance.median_us
-                    done += 1
-                    progress(done, planned)
-                times[pair[0].shape.id].append((found["a"], found["b"]))
-    finally:
-        setup.close()
-    return Result(operator, compare_times(times, match.confidence, match.margin), times, None, about)
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        progress(done, 2 * match.rounds * len(times))
+
+    with Bout(match, zygote, step) as bout:
+        times: dict[str, list[Pair]] = {shape: [] for shape in bout.shapes}
+        try:
+            for _ in range(match.rounds):
+                for shape, pair in bout.round().items():
+                    times[shape].append(pair)
+        except Stopped as stopped:
+            return Result(bout.operator, None, times, stopped.record, bout.about)
+    return Result(bout.operator, compare_times(times, match.confidence, match.margin), times, None, bout.about)
 
 
 def _units(match: Match, device_type: str) -> list[tuple[Unit, Unit]]:
