@@ -66,3 +66,23 @@ def test_an_optional_operand_may_be_left_out(tmp_path):
     model = model_of(reference_text(problem, "Plain.", compiled=False), tmp_path, shape.init_kwargs)
     inputs = problem.make_inputs(shape, 7, CPU)
     assert set(model(*inputs.values())) == {"q", "k", "v"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", ["rms_norm", "causal_conv1d"])
+def test_torch_compile_compiles_the_reference_and_agrees(operator, tmp_path):
+    from torch._dynamo.utils import counters
+
+    problem, shape = smallest(operator)
+    inputs = problem.make_inputs(shape, 7, CPU)
+    expected = problem.reference(shape)(*(t.clone() for t in inputs.values()))
+    expected = expected if isinstance(expected, dict) else {"out": expected}
+    model = model_of(baselines.get("torch.compile").text(problem), tmp_path, shape.init_kwargs)
+    torch._dynamo.reset()
+    counters.clear()
+    with torch.no_grad():
+        out = model(*inputs.values())
+    assert counters["stats"]["unique_graphs"] >= 1 and not counters["graph_break"]
+    torch.testing.assert_close(out, expected["out"], rtol=2e-2, atol=1e-2)
+    for name in problem.metadata.mutates:
+        assert torch.equal(inputs[name], expected[name])

@@ -410,7 +410,8 @@ class UnitJudge:
         found = adoption(self.samples.adopted)
         origin = unit.candidate.origin
         if origin:
-            origin, found = origin.model_copy(update={"kernels": found.kernels if found else []}), None
+            seen = found.kernels if found and setup.device.type == "cuda" else []
+            origin, found = origin.model_copy(update={"kernels": seen}), None
         verdict.shortcut = shortcut(found)
         scored = self.confirmed or self.performance
         median = scored.median_us if scored else None

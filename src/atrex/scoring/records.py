@@ -138,7 +138,7 @@ class Origin(_Record):
     """Where a baseline comes from: `library` and its `version`, the functions that it `calls`, a `note` on what else.
 
     `production` says that engines serve models with just that: not so where layouts had to be converted for it.
-    `kernels` are those seen in its timed calls.
+    `kernels` are those that it launched on a GPU; on the CPU, looking for them would keep compiled code from running.
     """
 
     name: str
