@@ -157,6 +157,48 @@ def test_an_explained_shape_under_its_roofline_is_kept(tmp_path):
     assert not [f for f in validate(problem, []).failures]
 
 
+def unknown_device(folder, **changes):
+    path = fleet(folder, **changes)
+    header = {**scene.HEADER, "deviceProperties": [{"id": 0, "name": "Accelerator 9", "warpSize": 32}]}
+    (folder / "search.json").write_bytes(scene.render(fleets.searching().events, header=header))
+    return path
+
+
+def test_a_device_that_no_chip_file_describes_is_told_and_gives_no_times(tmp_path):
+    out = json.loads(run("build", "--fleet", unknown_device(tmp_path), "--out", tmp_path / "s", "--json", "--jobs", 1))
+    (note,) = [n for n in out["weights"]["notes"] if "chip file" in n]
+    assert note.startswith("search: the device of 1 traces is in no chip file")
+    problem = load_suite(tmp_path / "s").problem("rms_norm")
+    times = {s.input_kwargs["token_count"]: problem.metadata.shapes[i].production for i, s in problem.shapes.items()}
+    assert times[4096] == {} and set(times[16]) == {"H200"}
+
+
+def test_fleet_yaml_says_which_chip_a_trace_ran_on(tmp_path):
+    path = unknown_device(tmp_path, search={"chip": "H100"})
+    run("build", "--fleet", path, "--out", tmp_path / "s", "--jobs", 1)
+    problem = load_suite(tmp_path / "s").problem("rms_norm")
+    times = {s.input_kwargs["token_count"]: problem.metadata.shapes[i].production for i, s in problem.shapes.items()}
+    assert set(times[4096]) == {"H100"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("weights", "--fleet", "F", "--phase", "decode"), "expected no --phase or --suite beside it"),
+        (("weights", "--out", "w.json"), "--out and --data go with --fleet FILE"),
+        (("weights", "--fleet", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+        (("weights", "--fleet", "F", "--mixed", "stir"), "--mixed stir: expected one of keep, split"),
+        (("build", "--fleet", "F", "--out", "O", "--mixed", "stir"), "--mixed stir"),
+        (("diff", "O", "O"), "no such suite folder"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, arguments, said):
+    names = {"F": fleet(tmp_path / "f"), "O": tmp_path / "out"}
+    with pytest.raises(UserError) as error:
+        run(*(names.get(a, a) for a in arguments))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
 def test_calls_without_a_shape_are_listed_with_the_reason(tmp_path):
     bare = scene.Scene()
     fleets.step(bare, "execute_context_0(0)_generation_16(16)", 16, dims=False)

@@ -17,7 +17,7 @@ from atrex.traces.mining.config import ModelConfig, read_model_config
 from atrex.traces.mining.dims import Call, Unknown, values
 from atrex.traces.mining.mine import bucket_of
 from atrex.traces.pipeline import Options
-from tests.traces import scene
+from tests.traces import scene, test_dataset, test_graphs
 
 SUITE = load_suite()
 CONFIG = {
@@ -351,6 +351,23 @@ def test_calls_of_one_custom_operator_in_a_module_are_apart(tmp_path):
     under(built, "Attention_0", [("_C::rms_norm", norm, 100, [[n, 64], [n, 64], [64]]) for n in (4, 8)])
     found = sorted(g.ops[-1].dims[0][0] for g in imported(tmp_path, built))
     assert found == [4, 8]
+
+
+def test_calls_of_replays_are_those_of_the_capture_with_the_steps_own_tokens(tmp_path):
+    body = [("_C::rms_norm", "void vllm::rms_norm_kernel<c10::BFloat16, 8, 2>(c10::BFloat16*, int)"),
+            ("_C::silu_and_mul", "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel, true>(int)"),
+            ("aten::mm", "nvjet_tst_64x8_64x16_4x1_v_bz_TNT")]  # fmt: skip
+    kernels = [kernel for _, kernel in body]
+    scenes = {"replay": test_graphs.replay(kernels=kernels, steps=3), "capture": test_graphs.capture(body=body)}
+    files = [test_dataset.put(tmp_path, f"{name}.json", built) for name, built in scenes.items()]
+    importer.import_files(files, tmp_path / "data", Options(), jobs=1)
+    data = open_dataset(tmp_path / "data")
+    found = {g.operator: g for g in calls_of(data, "replay")}
+    assert {name: (g.calls, g.captured) for name, g in found.items()} == {
+        "rms_norm": (3, True), "silu_and_mul": (3, True)
+    }  # fmt: skip
+    dims = operators.module("rms_norm").dims(Call(found["rms_norm"], None, app()))
+    assert (dims["tokens"].value, dims["hidden_size"].value) == (13, 4096)
 
 
 def test_neighbours_without_host_ranges_are_divided_by_their_rarest_kernel(tmp_path):

@@ -57,6 +57,18 @@ def gathered(
         yield fleet, gather(fleet, data or Path(temporary) / "data", jobs, told)
 
 
+def check_mixed(mixed: str) -> None:
+    """Raise UserError for an unknown --mixed, before anything is imported for it."""
+    from atrex.cli.trace import require_tables
+    from atrex.errors import UserError
+
+    require_tables()
+    from atrex.traces.report import MIXED_POLICIES
+
+    if mixed not in MIXED_POLICIES:
+        raise UserError(f"--mixed {mixed}: expected one of {', '.join(MIXED_POLICIES)}")
+
+
 def mined(finished: int, of: int) -> None:
     """Tell on stderr how many traces are mined."""
     print(f"mined {finished} of {of} traces", file=sys.stderr)

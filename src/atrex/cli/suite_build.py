@@ -9,7 +9,16 @@ from typing import Annotated
 
 import typer
 
-from atrex.cli.fleet import DataOption, InclusiveOption, JobsOption, MinShareOption, MixedOption, gathered, mined
+from atrex.cli.fleet import (
+    DataOption,
+    InclusiveOption,
+    JobsOption,
+    MinShareOption,
+    MixedOption,
+    check_mixed,
+    gathered,
+    mined,
+)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -35,6 +44,7 @@ def build(
     A shape stands for its bucket: calls alike in every fixed dimension and near in the dynamic ones. Families of
     kernels that the suite has no operator for are listed with their share.
     """
+    check_mixed(mixed)
     with gathered(fleet, data, jobs, nameless=redact) as (about, traces):
         from atrex.report.tables import make_console
         from atrex.traces.fleet.build import document, write_suite

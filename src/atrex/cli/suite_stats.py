@@ -10,7 +10,16 @@ from typing import Annotated
 
 import typer
 
-from atrex.cli.fleet import DataOption, InclusiveOption, JobsOption, MinShareOption, MixedOption, gathered, mined
+from atrex.cli.fleet import (
+    DataOption,
+    InclusiveOption,
+    JobsOption,
+    MinShareOption,
+    MixedOption,
+    check_mixed,
+    gathered,
+    mined,
+)
 
 SuiteOption = Annotated[
     Path | None, typer.Option("--suite", help="A suite or problem folder; default: the shipped suite.")
@@ -68,6 +77,7 @@ def _fleet_weights(
     fleet: Path, out: Path | None, mixed: str, inclusive: bool, min_share: float, data: Path | None, jobs: int | None,
     as_json: bool,
 ) -> None:  # fmt: skip
+    check_mixed(mixed)
     with gathered(fleet, data, jobs) as (about, traces):
         from atrex.report.tables import make_console
         from atrex.traces.fleet.report import print_weights, weights_document, write_weights

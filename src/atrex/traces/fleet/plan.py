@@ -86,13 +86,27 @@ def make_plan(
         first = next((f"{o}: {next(iter(r))}" for o, r in missing.items()), "no call of the suite's operators")
         raise UserError(f"{fleet.path}: no shape could be mined from its traces ({first})")
     weights = importance(moved, hours, min_share, {s.operator for s in kept}, kind, mixed)
-    weights.notes.extend(moved_notes(time, moved, hours))
+    weights.notes.extend(moved_notes(time, moved, hours) + _chipless(fleet, gathered))
     order = list(weights.weights)
     kept = [s for s in kept if s.operator in order]
     kept.sort(key=lambda s: order.index(s.operator))
     profiles = {s.operator: len({m.trace for k in s.kept for m in k.bucket.mined}) for s in kept}
     kept_out = [out for selection in chosen for out in selection.kept_out]
     return Plan(fleet, base, kept, kept_out, missing, weights, coverage, profiles)
+
+
+def _chipless(fleet: Fleet, gathered: Gathered) -> list[str]:
+    """Applications with traces of a device that no chip file describes: their calls have no time that counts."""
+    found: dict[str, int] = {}
+    for trace in gathered.serving():
+        if gathered.chip_of(trace) is None:
+            app = gathered.of[trace][0]
+            found[app] = found.get(app, 0) + 1
+    return [
+        f"{app}: the device of {count} traces is in no chip file (`chip` in fleet.yaml names one): no production times "
+        "and no check against the roofline"
+        for app, count in found.items()
+    ]
 
 
 def _factors(time: pl.DataFrame, hours: Mapping[str, float]) -> dict[str, float]:
