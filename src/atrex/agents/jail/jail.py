@@ -78,15 +78,25 @@ class Jail:
 
     # -- starting --------------------------------------------------------------------------------------------------
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str] | None = None, stdin: bytes | None = None) -> None:
-        """Start a program in the workspace. Raises JailError when the jail cannot be made, or one runs already."""
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        talk: bool = False,
+    ) -> None:
+        """Start a program in the workspace, with `stdin` as its input or, with `talk`, what `send` gives it.
+
+        Raises JailError when the jail cannot be made, or a program runs in it already.
+        """
         if self._process is not None:
             raise JailError("a program runs in this jail already")
+        self.excess = None
         ours, theirs = socket.socketpair()
         with ours:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "atrex.agents.jail.enter", str(theirs.fileno())],
-                stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if talk or stdin is not None else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
@@ -104,7 +114,9 @@ class Jail:
             self._proxy = Proxy(listener, self._hosts, self.asked.append)
         self._watching = threading.Thread(target=self._watch, args=(self._process,), daemon=True)
         self._watching.start()
-        if stdin is not None:
+        if talk:
+            os.set_blocking(self._process.stdin.fileno(), False)
+        elif stdin is not None:
             threading.Thread(target=_feed, args=(self._process, stdin), daemon=True).start()
 
     def _agree(self, control: socket.socket, argv: Sequence[str], env: Mapping[str, str]) -> socket.socket | None:
@@ -149,6 +161,28 @@ class Jail:
         return env
 
     # -- running ---------------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """Whether a program runs."""
+        process = self._process
+        return process is not None and process.poll() is None
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Write to a program that was started to `talk`.
+
+        Raises TimeoutError at `deadline` (time.monotonic()), BrokenPipeError when it no longer listens.
+        """
+        fd = self._process.stdin.fileno()
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        while data:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            if poll.poll(left * 1e3):
+                with contextlib.suppress(BlockingIOError):
+                    data = data[os.write(fd, data) :]
 
     def lines(self, deadline: float) -> Iterator[tuple[str, str]]:
         """("out" | "err", line) as the program prints them, until it ends. Raises TimeoutError at `deadline`.
