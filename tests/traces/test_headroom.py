@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from atrex.errors import UserError
 from atrex.hardware.chip import load_chip
-from atrex.problems.load import load_suite
+from atrex.problems.load import load_suite, suite_hash
 from atrex.problems.model import Shape
 from atrex.roofline.bound import roofline
 from atrex.traces.fleet.gather import gather
@@ -101,3 +102,29 @@ def test_the_command_needs_no_fleet(decoding):
     assert norm["share"] == pytest.approx(2301 / WHOLE) and found["card_hours"] is None
     out = run("headroom", folder / "data", "--fleet", folder / "fleet.yaml", command="trace")
     assert "card-hours" in out and "attainable in all" in out
+
+
+def write_run(folder, suite, record, digest):
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"suite": str(suite), "suite_hash": digest}))
+    (folder / "units.jsonl").write_text(record.model_dump_json() + "\n")
+    return folder
+
+
+def test_a_run_directory_is_compared_where_its_suite_is_now(decoding, tmp_path):
+    run("build", "--fleet", decoding[1].path, "--out", tmp_path / "suite", "--jobs", 1)
+    digest = suite_hash(tmp_path / "suite")
+    record = unit(operator="rms_norm", shape="0", origin="mined", s=bound_us() / 2.0)
+    record.performance.median_us = 2.0
+    path = write_run(tmp_path / "run", tmp_path / "suite", record, digest)
+    arguments = ("headroom", decoding[0] / "data", "--run", path, "--json")
+    norm = json.loads(run(*arguments, command="trace"))["operators"]
+    assert next(r for r in norm if r["operator"] == "rms_norm")["recoverable_by_run"] == pytest.approx(301 / WHOLE)
+    (tmp_path / "suite").rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="no such folder; --suite says where it is now"):
+        run(*arguments, command="trace")
+    moved = json.loads(run(*arguments, "--suite", tmp_path / "moved", command="trace"))["operators"]
+    assert moved == norm
+    (tmp_path / "moved" / "suite.json").write_text('{"version": "other"}')
+    with pytest.raises(UserError, match="its content has changed since"):
+        run(*arguments, "--suite", tmp_path / "moved", command="trace")

@@ -21,6 +21,9 @@ def headroom(
         Path | None,
         typer.Option("--fleet", metavar="FILE", help="A fleet.yaml: its traces in DIR, in card-hours, with its hints."),
     ] = None,
+    suite: Annotated[
+        Path | None, typer.Option("--suite", metavar="DIR", help="The suite that RUN judged, if not where it was then.")
+    ] = None,
     jobs: JobsOption = None,
     limit: Annotated[int, typer.Option("--limit", help="Rows to show; 0 for all.")] = 30,
     as_json: JsonOption = False,
@@ -35,7 +38,7 @@ def headroom(
     from atrex.traces.fleet.headroom import headroom as rows_of
     from atrex.traces.mining.mine import mine
 
-    judged = load_judged(run) if run is not None else None
+    judged = load_judged(run, suite) if run is not None else None
     if fleet is not None:
         with gathered(fleet, directory, jobs) as (about, traces):
             found = document(rows_of(about, traces, *mine(about, traces, jobs, mined), judged), about, judged)

@@ -18,7 +18,7 @@ import polars as pl
 
 from atrex.errors import UserError
 from atrex.hardware.chip import load_chip
-from atrex.problems.load import load_suite
+from atrex.problems.load import load_suite, suite_hash
 from atrex.problems.model import Shape, Suite
 from atrex.roofline.bound import roofline
 from atrex.scoring.records import UnitRecord
@@ -115,15 +115,21 @@ def _text(init: Mapping[str, Any], kwargs: Mapping[str, Any]) -> str:
     return json.dumps([dict(init), dict(kwargs)], sort_keys=True)
 
 
-def load_judged(path: Path) -> Run:
-    """The kernels of a run directory. Raises UserError where the suite that it judged is not there any more."""
+def load_judged(path: Path, suite: Path | None = None) -> Run:
+    """The kernels of a run directory. `suite`: where the suite that it judged is now, if not where it was.
+
+    Raises UserError where that suite is not there any more, or is another by now.
+    """
     from atrex.scoring.runs import load_run
 
     loaded = load_run(path)
     named = loaded.run.get("suite")
-    folder = None if named in (None, "shipped") else Path(named)
-    if folder is not None and not folder.is_dir():
-        raise UserError(f"{path}/run.json: suite {named}: no such folder, and the run's shapes are those of its suite")
+    folder = suite or (None if named in (None, "shipped") else Path(named))
+    if folder is not None:
+        if not folder.is_dir():
+            raise UserError(f"{path}/run.json: suite {folder}: no such folder; --suite says where it is now")
+        if loaded.run.get("suite_hash") not in (None, suite_hash(folder)):
+            raise UserError(f"{folder}: is not what {path} judged: its content has changed since")
     return Run(loaded.run, loaded.records, load_suite(folder))
 
 
