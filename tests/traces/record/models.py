@@ -80,15 +80,16 @@ def worker_thread():
 
 
 def in_native_code():
-    """The main thread waits in C for as long as the folder has a file `blocked`."""
-    import torch  # noqa: F401
-
-    reader, _writer = os.pipe()
+    """The main thread waits in C for what comes through the pipe `wait`, once the folder has a file `blocked`."""
+    pipe, blocked = (os.path.join(sys.argv[2], name) for name in ("wait", "blocked"))
+    os.mkfifo(pipe)
+    handle = os.open(pipe, os.O_RDWR)
 
     def turn():
-        if os.path.exists(os.path.join(sys.argv[2], "blocked")):
-            os.read(reader, 1)
-        time.sleep(0.01)
+        if os.path.exists(blocked):
+            os.unlink(blocked)
+            os.read(handle, 1)
+        time.sleep(0.001)
 
     return turn
 

@@ -5,7 +5,6 @@ import os
 import platform
 import signal
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,27 +212,16 @@ def test_batches_of_sglang_are_marked(turn, tmp_path):
     }
 
 
-def test_a_main_thread_that_stays_in_native_code_is_told_and_given_up(tmp_path, monkeypatch):
+def test_a_main_thread_that_stays_in_native_code_is_told_and_given_up(turn, tmp_path, monkeypatch):
     monkeypatch.setattr(attach, "NOTICE", 0.1)
-    told = []
-    with model("in_native_code") as running:
-        (running.folder / "blocked").touch()
-        time.sleep(0.2)
-        with pytest.raises(UserError, match="waits in the system call read and came to no safe point in 0.5 s"):
-            record_pid(running.pid, SHORT, tmp_path / "trace.json", told.append, patience=0.5)
+    told, running = [], turn("in_native_code")
+    (running.folder / "blocked").touch()
+    until(lambda: "call read" in attach.target.whereabouts(running.pid), "the wait")
+    with pytest.raises(UserError, match="waits in the system call read and came to no safe point in 0.5 s"):
+        record_pid(running.pid, SHORT, tmp_path / "trace.json", told.append, patience=0.5)
     assert "waits in the system call read; the recording begins when it returns to Python" in told[0]
-
-
-def test_a_recording_that_was_given_up_does_not_begin_later(tmp_path):
-    with program("nothing") as idle:
-        inject.inject(idle.where, "import time; time.sleep(1.0)")
-        time.sleep(0.05)
-        before = folders()
-        text = attach.call_text(f"{tmp_path}/gone", SHORT)
-        inject.inject(idle.where, text)
-        idle.attach()
-        assert folders() == before
-        assert "_atrex_recorder" not in str(idle.finish()["names"])
+    (running.folder / "wait").write_text("x")
+    record_pid(running.pid, Window(0.05), tmp_path / "trace.json")  # the one that was given up is not under way
 
 
 def test_a_process_without_torch_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import platform
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -55,6 +56,18 @@ def test_a_thousand_attachments_in_all(name):
         running.finish()
 
 
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_other_versions_of_python(version):
+    found = shutil.which(f"python{version}")
+    if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
+        pytest.skip(f"no Python {version} here")
+    with program("text", python=found) as running:
+        assert running.where.version == tuple(map(int, version.split(".")))
+        for _ in range(8):
+            running.attach()
+        running.finish()
+
+
 def test_signals_that_arrive_meanwhile_are_delivered():
     with program("signals") as running:
         began = time.monotonic()
@@ -72,14 +85,21 @@ def test_injected_text_leaves_no_name_behind():
         assert not running_names
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_the_program_survives_a_recorder_that_dies_at_any_step(step):
-    maps_anew = step in ("frame on the stack", "map set", "map begun", "map done")
-    with program("threads" if step in ("call set", "map set") else "vectors") as running:
-        for _ in range(3):
-            assert killed_at(running.where, step)
-            running.attach(release=not maps_anew)  # it is still there, and can be attached to
+@pytest.fixture(scope="module")
+def survivor():
+    with program("vectors") as running:
+        yield running
         running.finish()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_program_survives_a_recorder_that_dies_at_any_step(step, survivor):
+    maps_anew = step in ("frame on the stack", "map set", "map begun", "map done")
+    if maps_anew:
+        survivor.attach(release=False)  # so that no memory is left to be used again
+    for _ in range(3):
+        assert killed_at(survivor.where, step)
+        survivor.attach(release=not maps_anew)  # it is still there, and can be attached to
 
 
 def test_a_recorder_that_dies_after_signals_were_blocked_leaves_them_as_they_were():
