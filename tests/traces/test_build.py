@@ -352,3 +352,15 @@ def test_a_built_suite_judges_a_candidate(built, tmp_path):
     records = [UnitRecord.model_validate_json(line) for line in (tmp_path / "run" / "units.jsonl").open()]
     assert [r.origin for r in records] == ["mined"] and records[0].correct, done.output
     assert json.loads((tmp_path / "run" / "run.json").read_text())["scored_over"]["shapes"]["rms_norm"] == 3
+
+
+def test_weights_of_operators_outside_a_built_suite_are_left_out():
+    from atrex.scoring.suites import within
+    from atrex.scoring.weights import Weights
+
+    given = Weights({"rms_norm": 0.2, "silu_and_mul": 0.2, "layer_norm": 0.6}, "w.json")
+    found = within(given, {"rms_norm": 1, "silu_and_mul": 2})
+    assert found.values == pytest.approx({"rms_norm": 0.5, "silu_and_mul": 0.5})
+    assert found.notes == ["60.0% of the weight is of operators outside the suite that was judged, left out: layer_norm"]
+    with pytest.raises(UserError, match="no weight for any operator"):
+        within(Weights({"layer_norm": 1.0}, "w.json"), {"rms_norm": 1})

@@ -76,12 +76,13 @@ def print_scores(runs: Sequence[Run], weights: Path | None, *, units: bool, as_j
     from atrex.report.baselines import print_baselines
     from atrex.report.tables import make_console, print_run
     from atrex.scoring.document import score_document
-    from atrex.scoring.suites import terms
+    from atrex.scoring.published import PUBLISHED_SHAPES
+    from atrex.scoring.suites import terms, within
     from atrex.scoring.weights import read_weights
 
     used, shapes = terms(runs)
     if weights is not None:
-        used = read_weights(weights, shapes)
+        used = within(read_weights(weights, {**PUBLISHED_SHAPES, **shapes}), shapes)
     try:
         document = score_document(runs, used, shapes, units=units)
     except ValueError as e:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from atrex.errors import UserError
 from atrex.scoring.published import PUBLISHED_SHAPES
 from atrex.scoring.units import SCORED_ORIGINS
-from atrex.scoring.weights import Weights, published_weights
+from atrex.scoring.weights import Weights, normalize, published_weights
 
 if TYPE_CHECKING:
     from atrex.problems.model import Suite
@@ -49,6 +49,25 @@ def terms(runs: Sequence[Run]) -> tuple[Weights, Mapping[str, int]]:
         return published_weights(), PUBLISHED_SHAPES
     suite = runs[0].run.get("suite")
     return Weights(dict(found[0]["weights"]), f"the suite's own ({suite})"), found[0]["shapes"]
+
+
+def within(weights: Weights, shapes: Mapping[str, int]) -> Weights:
+    """`weights` over the operators of `shapes` alone, normalized again; a note says what was left out.
+
+    Raises UserError if nothing is left.
+    """
+    outside = {name: value for name, value in weights.values.items() if name not in shapes and value}
+    left = {name: value for name, value in weights.values.items() if name in shapes}
+    if not outside:
+        return Weights(left, weights.source, weights.notes)
+    try:
+        normal = normalize(left)
+    except ValueError:
+        raise UserError(f"{weights.source}: no weight for any operator of the suite that was judged") from None
+    share = sum(outside.values())
+    named = ", ".join(sorted(outside, key=lambda name: -outside[name])[:3])
+    note = f"{share:.1%} of the weight is of operators outside the suite that was judged, left out: {named}"
+    return Weights(normal, weights.source, [*weights.notes, note])
 
 
 def _sound(entry: Any) -> bool:
