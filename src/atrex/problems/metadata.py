@@ -159,7 +159,8 @@ class Mining(_Strict):
 
     `frameworks`, `symbols`: of the kernels that ran. `profiles`: traces with a call in the bucket. `calls`: in the
     bucket, `applications` and `phases` by name. `families`: other families whose kernels these calls were.
-    `share`: of the operator's device time, by the applications' card-hours. `members`: distinct shapes in the bucket.
+    `dtypes`: of the floating operands that were seen, whatever the problem's own. `share`: of the operator's device
+    time, by the applications' card-hours. `members`: distinct shapes in the bucket.
     """
 
     frameworks: list[str] = Field(default_factory=list)
@@ -169,6 +170,7 @@ class Mining(_Strict):
     applications: dict[str, int] = Field(default_factory=dict)
     phases: dict[str, int] = Field(default_factory=dict)
     families: list[str] = Field(default_factory=list)
+    dtypes: list[str] = Field(default_factory=list)
     share: float
     members: int = 1
     dims: dict[str, MinedDim] = Field(default_factory=dict)

@@ -190,6 +190,7 @@ def _shape_meta(selection: Selection, kept: Kept, names: Names) -> dict[str, Any
         "applications": _counts([(names.application(m.application), len(m.ns)) for m in mined]),
         "phases": _counts([(m.phase, len(m.ns)) for m in mined]),
         "families": sorted({m.family for m in mined} - {selection.operator}),
+        "dtypes": _by_time(mined, lambda m: m.dtypes),
         "share": kept.bucket.scaled / selection.scaled,
         "members": len(kept.bucket.members),
         "dims": {

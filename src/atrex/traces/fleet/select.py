@@ -33,6 +33,10 @@ class Member:
     mined: list[Mined]
     scaled: float
 
+    @property
+    def shape(self) -> str:
+        return self.mined[0].shape
+
     def us(self) -> dict[str, list[float]]:
         """Microseconds of each call by chip, of chips that a file describes."""
         found: dict[str, list[float]] = {}
@@ -117,8 +121,13 @@ def select(
             continue
         reached += bucket.scaled
         kept = _representative(problem, bucket, explained, found.kept_out)
-        if kept is not None:
+        if kept is None:
+            continue
+        same = next((k for k in found.kept if k.member.shape == kept.member.shape), None)
+        if same is None:
             found.kept.append(kept)
+        else:  # dimensions that the suite's arguments do not tell apart
+            same.bucket.members.extend(bucket.members)
     return found
 
 

@@ -88,6 +88,13 @@ class Call:
                 return _DTYPES[known]
         return None
 
+    def dtypes(self) -> tuple[str, ...]:
+        """Short names of the floating dtypes of the outermost operator's operands."""
+        for op in self.group.ops:
+            if not op.module and op.dims:
+                return tuple(dict.fromkeys(_DTYPES[t] for t in op.dtypes if t in _DTYPES))
+        return ()
+
     def number(self, pattern: str, index: int) -> float | None:
         """A scalar argument of the first matching operator that has it."""
         for op in self.ops(pattern):
@@ -203,7 +210,8 @@ class Call:
         return Dim(max(least, self.typical.context), TYPICAL, "context")
 
 
-_DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "torch.bfloat16": "bf16",
+_DTYPES = {"c10::Float8_e4m3fn": "fp8_e4m3", "c10::Float8_e4m3fnuz": "fp8_e4m3", "c10::BFloat16": "bf16",
+            "c10::Half": "fp16", "float": "fp32", "torch.bfloat16": "bf16",
            "torch.float16": "fp16", "torch.float32": "fp32"}  # fmt: skip
 
 

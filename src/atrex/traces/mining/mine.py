@@ -48,6 +48,7 @@ class Mined:
     input_kwargs: dict[str, Any]
     ns: list[float] = field(repr=False)
     prefill_share: float | None = None
+    dtypes: tuple[str, ...] = ()
 
     @property
     def total_ns(self) -> float:
@@ -191,5 +192,5 @@ def _shape(
     return Mined(
         operator=operator, family=group.operator, trace=group.trace, application=task.application, phase=group.phase,
         chip=task.chip, framework=framework, symbols=group.symbols, dims=dims, init_kwargs=init, input_kwargs=kwargs,
-        ns=group.ns, prefill_share=group.prefill_share,
+        ns=group.ns, prefill_share=group.prefill_share, dtypes=call.dtypes(),
     )  # fmt: skip
