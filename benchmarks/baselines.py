@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--baseline", nargs="*", help="which; default: all that are installed")
     parser.add_argument("--problem", nargs="*", help="operators; default: all")
-    parser.add_argument("--shapes", type=int, default=3, help="shapes an operator")
+    parser.add_argument("--shapes", type=int, default=2, help="shapes an operator")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--judges", type=int, default=4, help="judges that share the device; they time alone")
     parser.add_argument("--seconds", type=float, default=480.0, help="when to stop and record what there is")

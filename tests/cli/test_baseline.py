@@ -64,6 +64,36 @@ def test_the_code_of_a_baseline_can_be_read_without_its_library(tmp_path):
     assert done.returncode == 0 and "torch.ops.sgl_kernel.rmsnorm" in done.stdout
 
 
+@pytest.fixture
+def made_up(monkeypatch):
+    """A library that has rms_norm alone, and of it not every shape."""
+    from atrex.baselines import Baseline, base, names
+
+    names()
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    found = Baseline("made-up", __file__, "torch", "pip install torch", ("2",), devices=("cpu",))
+    found.covers("rms_norm", "f", lacks=lambda init, inputs: "few tokens" if inputs["token_count"] < 10 else None)(
+        object
+    )
+    return found
+
+
+def test_an_operator_that_a_library_lacks_is_listed_and_no_failure(made_up, capfd):
+    from atrex.cli.baseline import baseline
+
+    baseline("made-up", problem=["l2_norm", "mrope"], device="cpu", compile_budget=1.0, as_json=True)
+    out, err = capfd.readouterr()
+    assert "not in made-up: l2_norm, mrope" in err
+    assert json.loads(out)["absent"] == ["l2_norm", "mrope"]
+
+
+def test_a_shape_that_a_library_lacks_is_listed_and_no_failure(made_up, capfd):
+    from atrex.cli.baseline import baseline
+
+    baseline("made-up", problem=["rms_norm"], shapes="15", device="cpu", compile_budget=1.0)
+    assert "not in made-up: rms_norm 15: few tokens" in capfd.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
     """torch's rms_norm and reshape_and_cache, and a candidate, on the smallest shapes."""

@@ -26,6 +26,13 @@ class Model(torch.nn.Module):
 '''
 
 
+# Chips of the first AMD generation with fp8 have an encoding of their own, which the judge expects of them.
+_FP8 = """\
+        if torch.version.hip and "gfx94" in torch.cuda.get_device_properties(0).gcnArchName:
+            self.reference.fp8_dtype = torch.float8_e4m3fnuz
+"""
+
+
 def reference_text(problem: Problem, about: str, compiled: bool) -> str:
     """The candidate's text for a problem's reference; with `compiled` it goes through torch.compile with its defaults.
 
@@ -37,6 +44,8 @@ def reference_text(problem: Problem, about: str, compiled: bool) -> str:
         renamed += "\n\nimport torch"
     setup = "        self.run = torch.compile(self.served, dynamic=False)\n" if compiled else ""
     setup = setup or "        self.run = self.served\n"
+    if "fp8_dtype" in source:
+        setup = _FP8 + setup
     inputs = problem.metadata.inputs
     declared = ", ".join(f"{name}=None" if operand.optional else name for name, operand in inputs.items())
     return (
