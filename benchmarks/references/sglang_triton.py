@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from benchmarks.references import shim
 from benchmarks.references.baseline_checks import from_baseline
-from benchmarks.references.registry import PRODUCTION, Case, check
+from benchmarks.references.registry import PRODUCTION, Case, Unsupported, check
 from benchmarks.references.sglang_ops import ops
 
 from atrex.baselines import get
 
+SAME_LENGTHS = dict.fromkeys(("more_keys", "fewer_keys"), "it takes as many keys as queries")
 ATTENTION = "sglang.srt.layers.attention"
 REAL = (
     *(
@@ -81,7 +82,23 @@ def prepare(operator: str) -> None:
         load("sglang")
 
 
-from_baseline(get("sglang"), PRODUCTION, "SGLang ", prepare=prepare)
+BASELINE = get("sglang")
+from_baseline(
+    BASELINE, PRODUCTION, "SGLang ",
+    [operator for operator in BASELINE.functions if operator != "attention_forward"],  # which needs all of sgl-kernel
+    prepare,
+)  # fmt: skip
+
+
+@sglang("attention_forward", "context_attention_fwd, not causal", differs=SAME_LENGTHS)
+def attention_forward(case: Case) -> torch.Tensor:
+    if "key_lens" in case.kwargs:
+        raise Unsupported("as many keys as queries only")
+    kernel = load(f"{ATTENTION}.triton_ops.prefill_attention").context_attention_fwd
+    q, k, v, bounds = (case.inputs[n] for n in ("q", "k", "v", "cu_seqlens_q"))
+    out, lengths = torch.zeros_like(q), bounds.diff()
+    kernel(q, k, v, out, bounds[:-1].contiguous(), lengths, int(lengths.max()), is_causal=False)
+    return out
 
 
 @sglang("causal_conv1d", "causal_conv1d_fn")

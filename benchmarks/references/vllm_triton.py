@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from benchmarks.references import shim
 from benchmarks.references.baseline_checks import from_baseline
-from benchmarks.references.registry import PRODUCTION, Case, check
+from benchmarks.references.registry import PRODUCTION, Case, Unsupported, check
 from benchmarks.references.vllm_ops import ops
 
 from atrex.baselines import get
@@ -36,6 +36,7 @@ REAL = (
     "vllm.utils.math_utils",
 )
 GPU = ("cuda",)
+SAME_LENGTHS = dict.fromkeys(("more_keys", "fewer_keys"), "it takes as many keys as queries")
 FLOOR = "its smallest scale is 1 / (512 * 448), the operator's 1e-12 / 448"
 
 
@@ -119,9 +120,20 @@ def prepare(operator: str) -> None:
 BASELINE = get("vllm")
 from_baseline(
     BASELINE, PRODUCTION, "vLLM ",
-    [operator for operator in BASELINE.functions if operator != "fused_moe"],  # which needs all of vLLM
+    [name for name in BASELINE.functions if name not in ("fused_moe", "attention_forward")],  # these need all of vLLM
     prepare, {"fp8_dynamic_per_token_quant": {"tiny": FLOOR}, "fused_rmsnorm_quant": {"small_rows": FLOOR}},
 )  # fmt: skip
+
+
+@vllm("attention_forward", "context_attention_fwd, not causal", differs=SAME_LENGTHS)
+def attention_forward(case: Case) -> torch.Tensor:
+    if "key_lens" in case.kwargs:
+        raise Unsupported("as many keys as queries only")
+    kernel = load(f"{ATTENTION}.triton_prefill_attention").context_attention_fwd
+    q, k, v, bounds = (case.inputs[n] for n in ("q", "k", "v", "cu_seqlens_q"))
+    out, lengths = torch.zeros_like(q), bounds.diff()
+    kernel(q, k, v, out, bounds[:-1].contiguous(), lengths, int(lengths.max()), is_causal=False)
+    return out
 
 
 @vllm("paged_attention_decode", "chunked_prefill_paged_decode")

@@ -195,6 +195,8 @@ class PagedAttentionDecode(nn.Module):
         # The query heads of one kv head are as many queries: no kernel has to know of groups.
         grouped = query.view(sequences, kv_heads, heads // kv_heads, size)
         valid = torch.arange(tokens, device=query.device) < seq_lens[:, None]
+        for x in (keys, values):  # slots past a sequence's end may hold NaN
+            x.masked_fill_(~valid[:, None, :, None], 0)
         mask = valid[:, None, None, :].expand(-1, kv_heads, heads // kv_heads, -1)
         out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=size**-0.5)
         return out.reshape(sequences, heads, size)

@@ -286,21 +286,20 @@ class GatedDeltaRuleUpdate(nn.Module):
         return out
 
 
-@BASELINE.covers(
-    "attention_forward", "triton_ops.prefill_attention.context_attention_fwd, not causal",
-    note="reads the longest length",
-)  # fmt: skip
+@BASELINE.covers("attention_forward", "sgl_kernel.flash_attn.flash_attn_varlen_func", note="reads the longest lengths")
 class AttentionForward(nn.Module):
     def __init__(self):
         super().__init__()
-        from sglang.srt.layers.attention.triton_ops.prefill_attention import context_attention_fwd
+        from sgl_kernel.flash_attn import flash_attn_varlen_func
 
-        self.kernel = context_attention_fwd
+        self.kernel = flash_attn_varlen_func
 
     def forward(self, q, k, v, cu_seqlens_q, cu_seqlens_k):
-        out, lengths = torch.zeros_like(q), cu_seqlens_q.diff()
-        self.kernel(q, k, v, out, cu_seqlens_q[:-1].contiguous(), lengths, int(lengths.max()), is_causal=False)
-        return out
+        longest_q, longest_k = (int(bounds.diff().max()) for bounds in (cu_seqlens_q, cu_seqlens_k))
+        return self.kernel(
+            q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=longest_q,
+            max_seqlen_k=longest_k, softmax_scale=q.shape[-1] ** -0.5, causal=False,
+        )  # fmt: skip
 
 
 @BASELINE.covers(

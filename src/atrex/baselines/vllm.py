@@ -221,20 +221,21 @@ class UnifiedAttention(nn.Module):
         return out
 
 
-@BASELINE.covers(
-    "attention_forward", "triton_prefill_attention.context_attention_fwd, not causal", note="reads the longest length",
-)  # fmt: skip
+@BASELINE.covers("attention_forward", "vllm_flash_attn.flash_attn_varlen_func", note="reads the longest lengths")
 class AttentionForward(nn.Module):
     def __init__(self):
         super().__init__()
-        from vllm.v1.attention.ops.triton_prefill_attention import context_attention_fwd
+        from vllm.vllm_flash_attn import flash_attn_varlen_func
+        from vllm.vllm_flash_attn.flash_attn_interface import is_fa_version_supported
 
-        self.kernel = context_attention_fwd
+        self.kernel, self.version = flash_attn_varlen_func, 3 if is_fa_version_supported(3) else 2
 
     def forward(self, q, k, v, cu_seqlens_q, cu_seqlens_k):
-        out, lengths = torch.zeros_like(q), cu_seqlens_q.diff()
-        self.kernel(q, k, v, out, cu_seqlens_q[:-1].contiguous(), lengths, int(lengths.max()), is_causal=False)
-        return out
+        longest_q, longest_k = (int(bounds.diff().max()) for bounds in (cu_seqlens_q, cu_seqlens_k))
+        return self.kernel(
+            q, k, v, max_seqlen_q=longest_q, cu_seqlens_q=cu_seqlens_q, max_seqlen_k=longest_k,
+            cu_seqlens_k=cu_seqlens_k, softmax_scale=q.shape[-1] ** -0.5, causal=False, fa_version=self.version,
+        )  # fmt: skip
 
 
 @BASELINE.covers(
@@ -253,7 +254,7 @@ class MlaDecodeAttention(nn.Module):
         logits = torch.empty(*q.shape[:2], self.splits, self.rank + 1, dtype=torch.float32, device=q.device)
         ends = seq_lens.long().cumsum(0)
         place = torch.arange(int(seq_lens.max()), device=q.device)
-        rows = ((ends - seq_lens)[:, None] + place).clamp(max=len(kv_cache) - 1).int()
+        rows = torch.minimum((ends - seq_lens)[:, None] + place, ends[-1] - 1).int()
         self.kernel(
             q, kv_cache, kv_cache[..., : self.rank], out, lse, rows, seq_lens, logits, self.splits,
             q.shape[-1] ** -0.5, page_size=1, is_mla=True,
