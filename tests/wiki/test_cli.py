@@ -72,6 +72,12 @@ def test_show_of_an_unknown_card_says_what_is_near():
         run("show", "playbook-rmsnorm")
 
 
+def test_the_code_of_a_kernel_is_a_candidate_to_start_from():
+    assert "class Model(torch.nn.Module)" in run("show", "kernel-block-scaled-mm-gluon", "--code")
+    with pytest.raises(UserError, match="expected a card of kind kernel"):
+        run("show", "coalesced-access", "--code")
+
+
 def test_check_counts_and_passes():
     counts = json.loads(run("check", "--json"))
     assert counts["wrong"] == 0 and counts["cards"] == sum(counts["by_kind"].values())

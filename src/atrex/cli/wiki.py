@@ -65,6 +65,7 @@ def search(
 def show(
     card_id: Annotated[str, typer.Argument(metavar="ID")],
     related: Annotated[bool, typer.Option("--related", help="Also what is up to two relations away.")] = False,
+    code: Annotated[bool, typer.Option("--code", help="Of a kernel: its file alone, to start from.")] = False,
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,6 +74,9 @@ def show(
 
     wiki = load_wiki(cards or CARDS)
     card = wiki.card(card_id)
+    if code:
+        print(_code(card), end="")
+        return
     edges = wiki.related(card_id)
     away = {other: n for other, n in wiki.walk(card_id, 2).items() if n == 2} if related else {}
     if as_json:
@@ -176,6 +180,18 @@ def advise(
             print(f"    {card}: {title}")
     if advice.unjudged:
         print(f"not judged, for want of counters: {', '.join(sorted(advice.unjudged))}")
+
+
+def _code(card: Card) -> str:
+    from atrex.errors import UserError
+    from atrex.wiki.kernels import kernel_code
+
+    if card.kernel is None:
+        raise UserError(f"--code: {card.id} is a {card.kind}, expected a card of kind kernel")
+    text = kernel_code(card)
+    if text is None:
+        raise UserError(f"--code: {card.kernel} is in the project's repository and did not ship with this package")
+    return text
 
 
 def _scope(names: list[str]) -> str:

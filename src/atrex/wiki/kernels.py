@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import atrex
 from atrex.hardware.chip import chip_ids, load_chip
 from atrex.wiki.load import Wiki
 from atrex.wiki.schema import Card, Kind, Verification
@@ -26,6 +27,12 @@ def kernel_file(card: Card, root: Path) -> Path:
     """The file of a kernel card: below wiki/kernels, or the project's example."""
     assert card.kernel is not None
     return root / card.kernel if card.kernel.startswith("examples/") else KERNELS / card.kernel
+
+
+def kernel_code(card: Card) -> str | None:
+    """The text of a kernel card's file; None where it did not ship (an example, outside a checkout)."""
+    file = kernel_file(card, Path(atrex.__file__).resolve().parents[2])
+    return file.read_text() if file.is_file() else None
 
 
 def unlisted_kernels(wiki: Wiki) -> Iterator[tuple[str, str]]:

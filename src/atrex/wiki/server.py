@@ -34,7 +34,11 @@ def wiki_search(
 
 
 def wiki_show(card_id: str) -> dict[str, Any]:
-    """The whole card: scope, claim and how to test it, text, sources, verification, and related cards by relation."""
+    """The whole card: scope, claim and how to test it, text, sources, verification, and related cards by relation.
+
+    Of a kernel `code` is its file, a candidate that can be judged as it is.
+    """
+    from atrex.wiki.kernels import kernel_code
     from atrex.wiki.load import load_wiki
 
     wiki = load_wiki()
@@ -43,7 +47,8 @@ def wiki_show(card_id: str) -> dict[str, Any]:
         {"relation": edge.name, "card": edge.other, "title": wiki.card(edge.other).title}
         for edge in wiki.related(card_id)
     ]
-    return card.model_dump(mode="json", exclude_defaults=True) | {"related": related}
+    code = {"code": kernel_code(card)} if card.kernel else {}
+    return card.model_dump(mode="json", exclude_defaults=True) | {"related": related} | code
 
 
 def wiki_spec(name: str, field: str | None = None) -> dict[str, Any]:
