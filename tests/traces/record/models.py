@@ -63,6 +63,10 @@ def product():
     return turn
 
 
+def idle():
+    return lambda: time.sleep(0.001)
+
+
 def worker_thread():
     """All operators run in another thread than the main one."""
     turn = product()

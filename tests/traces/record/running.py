@@ -15,7 +15,7 @@ from pathlib import Path
 from atrex.traces.record import inject, target
 
 HERE = Path(__file__).parent
-PATIENCE = 30.0  # seconds: the machine may be busy with other tests
+PATIENCE = 120.0  # seconds: the machine may be busy with other tests
 
 
 def until(true, what):
@@ -29,11 +29,11 @@ def until(true, what):
 class Program:
     """A running program of `programs.py` or another file beside it. `finish` gives what it printed at its end."""
 
-    def __init__(self, name, folder, python=sys.executable, file="programs.py"):
+    def __init__(self, name, folder, python=sys.executable, file="programs.py", **environment):
         self.folder = Path(folder)
         self.process = subprocess.Popen(
             [python, HERE / file, name, folder], stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | environment,
         )  # fmt: skip
         self.pid = self.process.pid
         until(lambda: (self.folder / "ready").exists() or self.gone(), "the program")
@@ -64,9 +64,9 @@ class Program:
 
 
 @contextmanager
-def program(name, python=sys.executable, file="programs.py"):
+def program(name, python=sys.executable, file="programs.py", **environment):
     with tempfile.TemporaryDirectory() as folder:
-        running = Program(name, folder, python, file)
+        running = Program(name, folder, python, file, **environment)
         try:
             yield running
         finally:

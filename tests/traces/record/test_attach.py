@@ -16,6 +16,7 @@ from atrex.traces import phases
 from atrex.traces.record import attach, inject, payload
 from atrex.traces.record.attach import record_pid
 from atrex.traces.record.window import Window
+from tests.traces.record import small_torch
 from tests.traces.record.running import program, recorder, until
 from tests.traces.record.test_inject import attachable
 
@@ -57,6 +58,14 @@ def turn(shared):
 @pytest.fixture
 def multiplying(shared):
     return shared
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A program that is to end, with a small torch that is loaded in no time."""
+    packages = str(small_torch.install(tmp_path / "packages"))
+    with program("idle", file="models.py", PYTHONPATH=packages) as running:
+        yield running
 
 
 def events(path):
@@ -229,18 +238,16 @@ def test_a_process_without_torch_is_refused(tmp_path):
         record_pid(running.pid, SHORT, tmp_path / "trace.json")
 
 
-def test_a_process_that_is_killed_while_it_is_recorded_is_told(tmp_path):
-    with model("product") as running:
-        kill = threading.Timer(0.0, running.process.kill)
-        with pytest.raises(UserError, match="ended before its trace was written"):
-            record_pid(running.pid, Window(30.0), tmp_path / "trace.json", once_it_records(kill.start))
+def test_a_process_that_is_killed_while_it_is_recorded_is_told(small, tmp_path):
+    with pytest.raises(UserError, match="ended before its trace was written"):
+        record_pid(small.pid, Window(30.0), tmp_path / "trace.json", once_it_records(small.process.kill))
 
 
-def test_a_program_that_ends_within_the_window_hands_over_what_there_is(tmp_path):
-    with model("product") as running:
-        end = threading.Timer(0.3, (running.folder / "stop").touch)
-        found = record_pid(running.pid, Window(60.0), tmp_path / "trace.json", once_it_records(end.start))
-    assert names(tmp_path / "trace.json", "cpu_op")
+def test_a_program_that_ends_within_the_window_hands_over_what_there_is(small, tmp_path):
+    end = (small.folder / "stop").touch
+    found = record_pid(small.pid, Window(60.0), tmp_path / "trace.json", once_it_records(end))
+    assert events(tmp_path / "trace.json") == []
+    assert small.finish()["turns"]
     assert "the program ended within the window" in found.notes
 
 

@@ -3,15 +3,18 @@
 import os
 import platform
 import random
+import re
 import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 
 from atrex.errors import UserError
 from atrex.traces.record import inject, memory, target
+from atrex.traces.record.elf import Elf
 from tests.traces.record.running import killed_at, program, recorder, until
 
 pytestmark = [
@@ -152,6 +155,20 @@ def test_a_wait_for_a_reader_goes_on_after_the_stop():
         process.stdin.flush()
         assert process.stdout.readline() == b"b'abcde'\n"
         assert process.wait() == 0
+
+
+def test_a_call_that_waits_for_a_lock_is_undone():
+    """`sem_wait` for a semaphore that nobody posts stands for the lock, when the thread itself holds it."""
+    with program("vectors") as running:
+        region = running.attach().region
+        libc = next(m for m in target.mappings(running.pid) if re.search(r"/libc[.-]", m.path))
+        with Elf(f"/proc/{running.pid}/root{libc.path}") as elf:
+            wait = elf.symbols(["sem_wait"])["sem_wait"][-1].address + libc.start - libc.offset
+        stuck = replace(running.where, version=(3, 12), add=wait, run=region.address + 0x200)
+        with pytest.raises(UserError, match="it holds the lock of the pending calls, for 0 s"):
+            inject.inject(stuck, "pass", patience=0.2)
+        running.attach()
+        running.finish()
 
 
 def test_memory_of_a_recorder_that_died_is_not_used_again_until_its_text_has_run():

@@ -24,7 +24,7 @@ from atrex.traces.record import frame, memory, target
 from atrex.traces.record.ptrace import Registers, Stop, Tracee
 from atrex.traces.record.target import Target
 
-STOPPING, CALLING = 1.0, 0.5  # seconds that a stop and the call may take
+STOPPING, CALLING = 1.0, 0.02  # seconds that a stop and the call may take before it is looked at
 PATIENCE = 5.0  # seconds after which a call that waits for a lock is left to itself
 _MMAP, _RT_SIGRETURN, _FUTEX = 9, 15, 202
 _USER_CODE, _NO_CALL = 0x33, (1 << 64) - 1
@@ -193,7 +193,8 @@ class _Attempt:
         stack = self._stack(registers.rsp)
         if _within(at, self.where.locked) or any(_within(word, self.where.locked) for word in stack):
             raise _Retry("it is queueing or taking a pending call")
-        if any(_within(word, self.where.near) for word in (at, *stack[:8])):
+        caller = any(_within(word, self.where.handling) for word in (at, *stack[:64]))
+        if caller or any(_within(word, self.where.near) for word in (at, *stack[:8])):
             raise _Retry("it may hold the lock of the pending calls")
 
     def _stack(self, top: int) -> tuple[int, ...]:
@@ -224,7 +225,7 @@ class _Attempt:
         for step in ("map begun", "map done"):
             self.stopped = False
             self.tracee.resume(to_syscall=True)
-            if self._wait(CALLING) is None:
+            if self._wait(STOPPING) is None:
                 raise _Retry("it took too long to map memory")
             self.reached(step)
         found = self.tracee.registers().result
@@ -232,19 +233,19 @@ class _Attempt:
 
     def _until_return(self, at: int, old: Registers, xstate: bytes, mask: int) -> None:
         """Run until the thread asks the kernel for its frame: the call is over, the frame still there."""
-        deadline, last = time.monotonic() + CALLING, time.monotonic() + PATIENCE
+        last = time.monotonic() + PATIENCE
         while True:
             self.stopped = False
             self.tracee.resume(to_syscall=True)
-            if self._wait(max(0.0, deadline - time.monotonic())) is None:
+            late = self._wait(CALLING) is None
+            if late:
                 self.tracee.interrupt()
                 if self._wait(STOPPING) is None or time.monotonic() > last:
                     raise _Retry("the call does not return")
-                deadline = time.monotonic() + CALLING
             now = self.tracee.registers()
             if now.orig_rax == _RT_SIGRETURN and now.rsp == at + 8:
                 return
-            if time.monotonic() > deadline - CALLING / 2 and now.orig_rax == _FUTEX and now.result in frame.RESTARTS:
+            if late and now.orig_rax == _FUTEX and now.result in frame.RESTARTS:
                 self._call_back(old, xstate, mask)
 
     def _call_back(self, old: Registers, xstate: bytes, mask: int) -> None:

@@ -17,7 +17,8 @@ ADD, RUN = "Py_AddPendingCall", "PyRun_SimpleString"
 # Code that holds the lock of the pending calls for a few instructions, or may have been inlined around such code.
 _LOCKED = ("_PyEval_AddPendingCall", "Py_MakePendingCalls", "_PyEval_MakePendingCalls", "make_pending_calls",
            "_make_pending_calls", "_pop_pending_call", "_push_pending_call")  # fmt: skip
-_NEAR = ("_Py_HandlePending", "handle_eval_breaker", "eval_frame_handle_pending", "PyThread_acquire_lock",
+_HANDLING = ("_Py_HandlePending", "handle_eval_breaker", "eval_frame_handle_pending")
+_NEAR = ("PyThread_acquire_lock",
          "PyThread_acquire_lock_timed", "PyThread_release_lock", "PyMutex_Lock", "PyMutex_Unlock", "_PyMutex_LockSlow",
          "_PyMutex_LockTimed", "_PyMutex_UnlockSlow", "_PyMutex_TryUnlock", "_PyParkingLot_Park",
          "_PyParkingLot_Unpark")  # fmt: skip
@@ -48,8 +49,8 @@ class Range:
 class Target:
     """Addresses in a process. `syscall` and `restore`: the two pieces of the C library's code that are used.
 
-    `locked`: code that stands on the stack only while a pending call is queued or run. `near`: code that may run with
-    the lock held. `runtime`: _PyRuntime, 0 where it is not exported.
+    `locked`: code that stands on the stack only while a pending call is queued or run. `handling`: its caller, which
+    has other work too. `near`: code that may run with the lock held. `runtime`: _PyRuntime, 0 where it is not exported.
     """
 
     pid: int
@@ -59,6 +60,7 @@ class Target:
     syscall: int
     restore: int
     locked: tuple[Range, ...]
+    handling: tuple[Range, ...]
     near: tuple[Range, ...]
     runtime: int
     torch: bool
@@ -118,16 +120,16 @@ def inspect(pid: int) -> Target:
         raise UserError(f"--pid {pid}: the process runs with a shadow stack, which forbids calls from outside")
     module, elf, bias = _interpreter(pid, found)
     with elf:
-        symbols = elf.symbols((ADD, RUN, "_PyRuntime", "Py_Version", *_LOCKED, *_NEAR))
+        symbols = elf.symbols((ADD, RUN, "_PyRuntime", "Py_Version", *_LOCKED, *_HANDLING, *_NEAR))
         _check_content(pid, elf, bias, symbols[ADD][0].address, module.path)
         version = _version(pid, module, symbols, bias)
         runtime = symbols["_PyRuntime"][0].address + bias if "_PyRuntime" in symbols else 0
-        locked = _ranges(symbols, (ADD, *_LOCKED), bias)
+        locked, handling = (_ranges(symbols, names, bias) for names in ((ADD, *_LOCKED), _HANDLING))
         near = _ranges(symbols, _NEAR, bias)
     syscall, restore, semaphores = _libc(pid, found)
     return Target(
         pid=pid, version=version, add=symbols[ADD][0].address + bias, run=symbols[RUN][0].address + bias,
-        syscall=syscall, restore=restore, locked=locked, near=(*near, *semaphores), runtime=runtime,
+        syscall=syscall, restore=restore, locked=locked, handling=handling, near=(*near, *semaphores), runtime=runtime,
         torch=any(_TORCH in m.path for m in found),
     )  # fmt: skip
 
