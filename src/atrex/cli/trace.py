@@ -50,19 +50,17 @@ def require_tables(files: Sequence[Path] = (), jobs: int | None = None) -> None:
 
 def _options(app_name: str | None, rank: int | None, frameworks: list[str] | None, phase: str | None) -> Options:
     from atrex.traces.families.rules import load_rules
-    from atrex.traces.families.versions import parse_version
+    from atrex.traces.families.versions import parse_framework
     from atrex.traces.phases import PHASES
     from atrex.traces.pipeline import Options
 
     versions = {}
     for item in frameworks or []:
-        name, separator, version = item.partition("==")
         try:
-            versions[name] = parse_version(version)
-        except ValueError:
-            separator = ""
-        if not separator:
-            raise UserError(f"--framework {item}: expected NAME==VERSION, such as vllm==0.33.0")
+            name, version = parse_framework(item)
+        except ValueError as error:
+            raise UserError(f"--framework {error}") from None
+        versions[name] = version
         if name not in (packages := sorted({rule.package for rule in load_rules().rules})):
             raise UserError(f"--framework {item}: no rules for {name}: expected one of {', '.join(packages)}")
     if phase is not None and phase not in PHASES:

@@ -20,6 +20,15 @@ def parse_version(text: str) -> Version:
     return tuple(numbers)
 
 
+def parse_framework(text: str) -> tuple[str, Version]:
+    """("vllm", version) of "vllm==0.33.0". Raises ValueError, with what was expected."""
+    name, separator, version = text.partition("==")
+    try:
+        return name, parse_version(version if separator else "")
+    except ValueError:
+        raise ValueError(f"{text!r}: expected NAME==VERSION, such as vllm==0.33.0") from None
+
+
 @dataclass(frozen=True)
 class VersionRange:
     """A conjunction of comparisons."""

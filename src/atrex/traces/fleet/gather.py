@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import atrex
 from atrex.errors import UserError
 from atrex.traces import dataset, families, importer
 from atrex.traces.families.rules import load_rules
-from atrex.traces.fleet.spec import Files, Fleet, framework_version
+from atrex.traces.families.versions import parse_framework
+from atrex.traces.fleet.spec import Files, Fleet
 from atrex.traces.importer import Batch, Imported
 from atrex.traces.pipeline import Options
 
@@ -29,6 +31,16 @@ class Gathered:
 
     def serving(self) -> list[str]:
         return [trace for trace in self.data.serving() if trace in self.of]
+
+    def factors(self, card_hours: Mapping[str, float]) -> dict[str, float]:
+        """What a nanosecond of exclusive device time counts, by application: its share of card-hours over all of its
+        device time."""
+        ns: dict[str, float] = {}
+        for trace in self.serving():
+            app = self.of[trace][0]
+            ns[app] = ns.get(app, 0.0) + self.data.summaries[trace]["device_ns"]["exclusive"]
+        total = math.fsum(card_hours.values())
+        return {app: hours / total / ns[app] for app, hours in card_hours.items() if ns.get(app)}
 
     def chip_of(self, trace: str) -> str | None:
         """The chip file that describes a trace's device: the one that fleet.yaml names, else by the device's name."""
@@ -78,7 +90,7 @@ def gather(
 def _options(fleet: Fleet, name: str, entry: Files) -> Options:
     versions = {}
     if entry.framework is not None:
-        package, version = framework_version(entry.framework)
+        package, version = parse_framework(entry.framework)
         if package not in (packages := sorted({rule.package for rule in load_rules().rules})):
             raise UserError(
                 f"{fleet.path}: applications.{name}: framework {entry.framework}: no rules for {package}: expected one "

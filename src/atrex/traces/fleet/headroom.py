@@ -26,7 +26,7 @@ from atrex.scoring.units import unit_score
 from atrex.traces.dataset import Dataset
 from atrex.traces.fleet.gather import Gathered
 from atrex.traces.fleet.spec import Application, Files, Fleet
-from atrex.traces.mining.mine import Mined, Unmined
+from atrex.traces.mining.mine import Mined, Unmined, shape_text
 
 UNNAMED = "unnamed"
 
@@ -87,7 +87,7 @@ class Run:
             if shape is None:
                 continue
             self.chips.add(record.chip)
-            key = (record.chip, record.operator, _text(shape.init_kwargs, shape.input_kwargs))
+            key = (record.chip, record.operator, shape_text(shape.init_kwargs, shape.input_kwargs))
             found = Judged(record.candidate, record.performance.median_us, score)
             if key not in self._exact or found.us < self._exact[key].us:
                 self._exact[key] = found
@@ -96,23 +96,17 @@ class Run:
         """(microseconds, candidate) for a call, None where the run has nothing to compare. `near`: its bucket."""
         if each.chip is None:
             return None
-        exact = self._exact.get((each.chip, each.operator, _text(each.init_kwargs, each.input_kwargs)))
+        exact = self._exact.get((each.chip, each.operator, each.shape))
         if exact is not None:
             return exact.us, exact.candidate
         others = [
             found for other in near
-            if (found := self._exact.get((each.chip, each.operator, _text(other.init_kwargs, other.input_kwargs))))
+            if (found := self._exact.get((each.chip, each.operator, other.shape)))
         ]  # fmt: skip
         if not others:
             return None
         best = max(others, key=lambda j: j.s)
         return roofline_us / best.s, best.candidate
-
-
-def _text(init: Mapping[str, Any], kwargs: Mapping[str, Any]) -> str:
-    import json
-
-    return json.dumps([dict(init), dict(kwargs)], sort_keys=True)
 
 
 def load_judged(path: Path, suite: Path | None = None) -> Run:
@@ -150,7 +144,7 @@ def headroom(
 ) -> list[Headroom]:
     """Every operator, most recoverable time first. Shares are of all device time, by the applications' card-hours."""
     suite = load_suite()
-    factors = _factors(fleet, gathered)
+    factors = gathered.factors(fleet.card_hours())
     floors = _floors(gathered)
     found: dict[str, Headroom] = {}
     buckets: dict[tuple[str, str], list[Mined]] = {}
@@ -181,15 +175,6 @@ def headroom(
         row = found.setdefault(each.operator, Headroom(each.operator))
         row.traced += each.ns * factors[each.application]
     return sorted(found.values(), key=lambda h: (-h.recoverable, h.operator))
-
-
-def _factors(fleet: Fleet, gathered: Gathered) -> dict[str, float]:
-    ns: dict[str, float] = {}
-    for trace in gathered.serving():
-        app = gathered.of[trace][0]
-        ns[app] = ns.get(app, 0.0) + gathered.data.summaries[trace]["device_ns"]["exclusive"]
-    total = math.fsum(fleet.card_hours().values())
-    return {app: hours / total / ns[app] for app, hours in fleet.card_hours().items() if ns.get(app)}
 
 
 def _floors(gathered: Gathered) -> dict[str, float]:

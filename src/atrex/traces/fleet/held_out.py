@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from atrex.traces.mining import operators
 from atrex.traces.mining.dims import Dims, values
+from atrex.traces.mining.mine import shape_text
 
 WANTED = 4
 
@@ -18,20 +18,16 @@ def held_out(operator: str, listed: Sequence[Dims]) -> list[tuple[dict[str, Any]
     `listed`: dimensions of the operator's shapes, smallest first. Three at least where any dimension is dynamic.
     """
     make = operators.module(operator).kwargs
-    known = {_text(make(values(d))) for d in listed}
+    known = {shape_text(*make(values(d))) for d in listed}
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for changed in _candidates(listed):
         kwargs = make(changed)
-        if _text(kwargs) not in known and not _impossible(changed):
-            known.add(_text(kwargs))
+        if shape_text(*kwargs) not in known and not _impossible(changed):
+            known.add(shape_text(*kwargs))
             found.append(kwargs)
         if len(found) == WANTED:
             break
     return found
-
-
-def _text(kwargs: tuple[dict[str, Any], dict[str, Any]]) -> str:
-    return json.dumps(kwargs, sort_keys=True)
 
 
 def _impossible(d: Mapping[str, Any]) -> bool:

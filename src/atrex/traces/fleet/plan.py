@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import polars as pl
 
 from atrex.errors import UserError
 from atrex.problems.load import load_suite
@@ -63,7 +61,7 @@ def make_plan(
     kind = "inclusive" if inclusive else "exclusive"
     moved = served(time, mined, unmined, mixed)
     hours = fleet.card_hours()
-    factors = _factors(time, hours)
+    factors = gathered.factors(hours)
     by_operator: dict[str, list[Mined]] = {}
     for each in mined:
         by_operator.setdefault(each.operator, []).append(each)
@@ -107,10 +105,3 @@ def _chipless(fleet: Fleet, gathered: Gathered) -> list[str]:
         "and no check against the roofline"
         for app, count in found.items()
     ]
-
-
-def _factors(time: pl.DataFrame, hours: Mapping[str, float]) -> dict[str, float]:
-    """What a nanosecond of each application counts: its share of card-hours over its device time."""
-    whole = dict(time.group_by("app").agg(pl.col("ns").sum()).iter_rows())
-    total = math.fsum(hours.values())
-    return {name: share / total / whole[name] for name, share in hours.items() if whole.get(name)}

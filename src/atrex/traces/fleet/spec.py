@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
 from atrex.errors import UserError
-from atrex.traces.families.versions import Version, parse_version
+from atrex.traces.families.versions import parse_framework
 
 Phase = Literal["prefill", "decode", "mixed"]
 
@@ -53,7 +53,7 @@ class Hints(_Strict):
     @classmethod
     def _versioned(cls, value: str | None) -> str | None:
         if value is not None:
-            framework_version(value)
+            parse_framework(value)
         return value
 
     @field_validator("chip")
@@ -148,18 +148,6 @@ class Fleet(_Document):
         """The model's config.json of an application, resolved."""
         given = self.applications[name].hugging_face_config
         return None if given is None else self.path.parent / given
-
-
-def framework_version(text: str) -> tuple[str, Version]:
-    """("vllm", version) of "vllm==0.33.0". Raises ValueError, with what was expected."""
-    name, separator, version = text.partition("==")
-    try:
-        parsed = parse_version(version) if separator else None
-    except ValueError:
-        parsed = None
-    if parsed is None:
-        raise ValueError(f"{text!r}: expected NAME==VERSION, such as vllm==0.33.0")
-    return name, parsed
 
 
 def load_fleet(path: Path) -> Fleet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,6 +26,11 @@ from atrex.traces.mining.dims import Call, Dims, Unknown, values
 
 LEARNED = {"top_k", "num_experts"}
 BUCKETS = Path(__file__).parent / "data" / "buckets.yaml"
+
+
+def shape_text(init_kwargs: Mapping[str, Any], input_kwargs: Mapping[str, Any]) -> str:
+    """A shape's arguments as a text that is equal for equal shapes."""
+    return json.dumps([dict(init_kwargs), dict(input_kwargs)], sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Mined:
     @property
     def shape(self) -> str:
         """The exact shape as a text to compare."""
-        return json.dumps([self.init_kwargs, self.input_kwargs], sort_keys=True)
+        return shape_text(self.init_kwargs, self.input_kwargs)
 
     @property
     def bucket(self) -> str:
