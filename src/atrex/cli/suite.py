@@ -163,7 +163,8 @@ def _numeric(cell: Any) -> bool:
 
 
 def _brief(*kwargs: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for each in kwargs for name, value in each.items())
+    """name=value of all, each once: what init_kwargs and input_kwargs agree on is one fact."""
+    return " ".join(dict.fromkeys(f"{name}={value}" for each in kwargs for name, value in each.items()))
 
 
 def _time(us: float | None) -> str:

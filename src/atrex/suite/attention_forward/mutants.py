@@ -33,6 +33,10 @@ WRONG = {
         "                weights = torch.exp(logits - logits.amax(-1, keepdim=True))",
     ),
     "heads shifted by one": ("(weights @ values).transpose(0, 1)", "(weights @ values.roll(1, 0)).transpose(0, 1)"),
+    "keys within the queries' bounds": (
+        "bounds_q, bounds_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()",
+        "bounds_q = bounds_k = cu_seqlens_q.tolist()",
+    ),
     "padding of the head dimension read": ("queries @ keys.transpose(1, 2)", "queries[..., :-8] @ keys[..., :-8].mT"),
 }
 SURVIVORS = {

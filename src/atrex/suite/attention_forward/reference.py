@@ -10,8 +10,9 @@ class Model(nn.Module):
     """out[i, h] = softmax(q[i, h] . K_s / sqrt(d)) V_s over all keys of the sequence s that query i belongs to.
 
     q [N, heads, d], k, v [M, heads, d]; sequence s has the queries cu_seqlens_q[s] to cu_seqlens_q[s + 1] and the keys
-    cu_seqlens_k[s] to cu_seqlens_k[s + 1]; cu_seqlens_q, cu_seqlens_k [S + 1] int32, from 0 to N and to M.
-    -> out [N, heads, d] in q's dtype, zero for queries of no sequence; at least float32 inside.
+    cu_seqlens_k[s] to cu_seqlens_k[s + 1], more or fewer than its queries, but at least one where it has any;
+    cu_seqlens_q, cu_seqlens_k [S + 1] int32, from 0 to N and to M.
+    -> out [N, heads, d] in q's dtype; at least float32 inside.
     """
 
     def forward(

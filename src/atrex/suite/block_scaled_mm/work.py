@@ -1,7 +1,9 @@
 """Semantic work of block_scaled_mm.
 
 The product is matrix work at the operands' dtype. Per output and k-block, two scalings and all but one of the
-additions of the blocks' partial sums are fp32 vector work: 3 k/group_k - 1.
+additions of the blocks' partial sums are fp32 vector work: 3 k/group_k - 1, the published count. A kernel that
+multiplies the two scales once a block of group_n columns needs 2 k/group_k - 1 and little more. No ceiling is higher
+for the difference: beside the products, vector work of either count sets none on any listed chip.
 """
 
 from atrex.roofline.work import Work

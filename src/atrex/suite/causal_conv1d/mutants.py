@@ -15,10 +15,19 @@ WRONG = {
     "last tap left out": ("for tap in range(width):", "for tap in range(width - 1):"),
     "not causal": ("past[:, tap : tap + tokens]", "past.roll(-1, 1)[:, tap : tap + tokens]"),
     "silu left out": ("nn.functional.silu(total) if", "total if"),
+    "silu whatever the activation": (
+        "nn.functional.silu(total) if self.activation else total",
+        "nn.functional.silu(total)",
+    ),
     "sigmoid instead of silu": ("nn.functional.silu(total)", "torch.sigmoid(total)"),
     "channels shifted by one": ("weight[:, tap, None].to(acc)", "weight.roll(1, 0)[:, tap, None].to(acc)"),
 }
-SURVIVORS = {"initial_state: copy of input x": "the same thing where there are as many tokens as the state holds"}
+SURVIVORS = {
+    "initial_state: copy of input x": "the same thing where there are as many tokens as the state holds",
+    "silu left out": "the same thing where there is no activation",
+    "sigmoid instead of silu": "the same thing where there is no activation",
+    "silu whatever the activation": "the same thing where the activation is silu",
+}
 
 
 class _ByConv1d(torch.nn.Module):

@@ -60,6 +60,10 @@ class _SmallChunks(_StepByStep):
 
     CHUNK = 16
 
+    def operand(self, x):
+        """As what `x` enters the products over keys, values and states."""
+        return x
+
     def forward(self, A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices):
         tokens, heads = v.shape[1:3]
         q, k = (x.float().repeat_interleave(heads // q.shape[2], 2).transpose(1, 2) for x in (q, k))
@@ -74,19 +78,32 @@ class _SmallChunks(_StepByStep):
         for first in range(0, tokens, self.CHUNK):
             part = slice(first, min(first + self.CHUNK, tokens))
             g = gates[:, :, part].cumsum(2)
-            queries, keys = q[:, :, part], k[:, :, part]
+            queries, keys = self.operand(q[:, :, part]), self.operand(k[:, :, part])
+            held = self.operand(state)
             since = torch.exp((g - g.mT).clamp(max=0))
             eye = torch.eye(g.shape[2], device=g.device)
             inverse = torch.linalg.inv(eye + (beta[:, :, part] * since * (keys @ keys.mT)).tril(-1))
-            wrong = values[:, :, part] - g.exp() * (keys @ state)
-            written = inverse @ (beta[:, :, part] * wrong)
-            out[:, :, part] = g.exp() * (queries @ state) + (since * (queries @ keys.mT)).tril() @ written
+            wrong = values[:, :, part] - g.exp() * (keys @ held)
+            written = self.operand(self.operand(inverse) @ self.operand(beta[:, :, part] * wrong))
+            scores = self.operand((since * (queries @ keys.mT)).tril())
+            out[:, :, part] = g.exp() * (queries @ held) + scores @ written
             last = g[:, :, -1:]
-            state = last.exp() * state + ((last - g).exp() * keys).mT @ written
+            state = last.exp() * state + self.operand((last - g).exp() * k[:, :, part]).mT @ written
         pool = initial_state.clone()
         pool[initial_state_indices[live].long()] = state[live].to(pool.dtype)
         out = out.transpose(1, 2) * q.shape[-1] ** -0.5
         return {"out": out.to(v.dtype).contiguous(), "initial_state": pool}
 
 
-RIGHT = {"step by step": _StepByStep, "chunks of 16, inverted": _SmallChunks}
+class _HalfOperands(_SmallChunks):
+    """Matrix products of float16 operands, accumulated in float32, the state kept in float32 between chunks."""
+
+    def operand(self, x):
+        return x.half().float()
+
+
+RIGHT = {
+    "step by step": _StepByStep,
+    "chunks of 16, inverted": _SmallChunks,
+    "operands rounded to float16": _HalfOperands,
+}

@@ -3,9 +3,17 @@
 A token has three products with its head's state: to recall, to write and to read out, 6 K V operations in matrix
 products, however many tokens are taken side by side. The state is decayed once a sequence at least, K V; token by token
 it is as many times, which is the published 7 K V a token, but a kernel in chunks of C tokens does K V / C a token and
-some C (2 K + 2 V) inside the chunk: with K = V = 128 and C = 6, 9 % less than published. Sequences that start from zero
-and keep no state (padding) need none of this. Matrix work is charged in bf16, which holds q, k and v exactly and is
-the fastest dtype that does: a kernel that keeps the fp32 state in split or tf32 operands only takes longer.
+some C (2 K + 2 V) inside the chunk: with K = V = 128 and C = 6, 9 % less than published.
+
+Matrix work is charged at the rate of 16-bit operands, as bf16, which holds q, k and v exactly. The state it does not
+hold: rounded to bf16 in every product, the result is rejected. But fp16, as fast as bf16 on every chip, keeps the
+eleven bits of tf32, and a kernel that rounds all operands to it, with the state accumulated in fp32, is right; a charge
+at the tf32 rate would call that kernel impossible.
+
+Padding (sequences that start from zero and keep no state) is asked for its outputs, so what these need is read and
+written, and counted in Q and in vector work. Its matrix work is not charged: with no state to recall, T tokens are
+T (T + 1) / 2 pairs of some 4 (K + V) operations at most, little for the few tokens of a captured decode batch; leaving
+it out keeps the bound low.
 
 3 K + 2 operations to normalise and gate are vector work. Of the state pool only the rows that sequences name are read
 and written, in place; the published figure counts the whole pool.

@@ -41,7 +41,9 @@ def make_inputs(
 def corner_cases(
     batch_size: int, ctx_len: int, nhead: int, kv_lora_rank: int, qk_rope_head_dim: int
 ) -> dict[str, Callable[[], Inputs]]:
-    """Lengths of one token, around a block of 64, one long among short ones; logits whose exponential overflows."""
+    """Lengths of one token, around a block of 64, one long among short ones; logits whose exponential overflows; NaN in
+    the rows after the last sequence.
+    """
 
     def drawn(exact: list[int]) -> Inputs:
         return make_inputs(len(exact), ctx_len, nhead, kv_lora_rank, qk_rope_head_dim, exact)
@@ -52,9 +54,15 @@ def corner_cases(
             inputs[name][..., -1] = (LARGE_LOGIT * inputs["q"].shape[-1] ** 0.5) ** 0.5
         return inputs
 
+    def nan_after() -> Inputs:
+        inputs = drawn([37, 5])
+        inputs["kv_cache"][-SPARE_ROWS:] = float("nan")
+        return inputs
+
     return {
         "one_token": lambda: drawn([1, 1, 1]),
         "block_boundary": lambda: drawn([63, 64, 65]),
         "one_long": lambda: drawn([1, 513, 2]),
         "large_logits": large_logits,
+        "nan_after": nan_after,
     }

@@ -12,6 +12,14 @@ WRONG = {
     "values from the rotary end": ("tokens[:, : self.rank]", "tokens[:, -self.rank :]"),
     "last token left out": ("tokens = kv_cache[start:end, 0]", "tokens = kv_cache[start : max(start + 1, end - 1), 0]"),
     "one token too many": ("tokens = kv_cache[start:end, 0]", "tokens = kv_cache[start : end + 1, 0]"),
+    "rows past the context times zero": (
+        "tokens = kv_cache[start:end, 0].to(acc)\n"
+        "            weights = torch.softmax(q[sequence].to(acc) @ tokens.T * self.scale, dim=-1)",
+        "tokens = kv_cache[start : end + 16, 0].to(acc)\n"
+        "            logits = q[sequence].to(acc) @ tokens.T * self.scale\n"
+        "            logits[:, length:] = float('-inf')\n"
+        "            weights = torch.softmax(logits, dim=-1)",
+    ),
     "equal lengths": (
         "for sequence, length in enumerate(seq_lens.tolist()):",
         "for sequence, length in enumerate([int(seq_lens.sum()) // len(seq_lens)] * len(seq_lens)):",

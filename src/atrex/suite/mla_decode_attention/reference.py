@@ -8,8 +8,9 @@ class Model(nn.Module):
     """out[s, h] = softmax(q[s, h] . C_s / sqrt(kv_lora_rank + qk_rope_head_dim)) C_s[:, :kv_lora_rank].
 
     q [S, heads, kv_lora_rank + qk_rope_head_dim]; kv_cache [rows, 1, kv_lora_rank + qk_rope_head_dim] holds the tokens
-    C_s of one sequence after the other, seq_lens[s] rows each, and rows of no meaning after the last; seq_lens [S]
-    int32, each at least 1. -> out [S, heads, kv_lora_rank] in q's dtype; at least float32 inside.
+    C_s of one sequence after the other, seq_lens[s] rows each, and rows of no meaning after the last, which are never
+    read (they may be NaN); seq_lens [S] int32, each at least 1.
+    -> out [S, heads, kv_lora_rank] in q's dtype; at least float32 inside.
     """
 
     def __init__(self, nhead: int, kv_lora_rank: int, qk_rope_head_dim: int) -> None:

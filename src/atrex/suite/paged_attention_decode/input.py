@@ -69,7 +69,9 @@ def corner_cases(
     block_size: int,
     dtype: str,
 ) -> dict[str, Callable[[], Inputs]]:
-    """Lengths of one token, of whole pages, of one token past a page; logits that overflow an exponential."""
+    """Lengths of one token, of whole pages, of one token past a page; logits that overflow an exponential; NaN in every
+    slot outside the sequences.
+    """
 
     def drawn(exact: list[int]) -> Inputs:
         heads = (num_query_heads, num_kv_heads, head_size)
@@ -80,10 +82,21 @@ def corner_cases(
         inputs["query"].mul_(16.0)
         return inputs
 
+    def nan_outside() -> Inputs:
+        inputs = drawn([1, block_size - 1, 3 * block_size + 5, 2 * block_size])
+        held = torch.zeros(len(inputs["k_cache"]), block_size, dtype=torch.bool)
+        for table, used in zip(inputs["block_tables"].long(), inputs["seq_lens"], strict=True):
+            token = torch.arange(int(used))
+            held[table[token // block_size], token % block_size] = True
+        inputs["k_cache"].masked_fill_(~held[:, None, None, :, None], float("nan"))
+        inputs["v_cache"].masked_fill_(~held[:, None, None, :], float("nan"))
+        return inputs
+
     return {
         "one_token": lambda: drawn([1, 1, 1]),
         "one_page": lambda: drawn([block_size, block_size]),
         "page_boundary": lambda: drawn([block_size + 1, block_size - 1, 2 * block_size, 4 * block_size + 1]),
         "one_long": lambda: drawn([1, 16 * block_size + 3, 2]),
         "large_logits": large_logits,
+        "nan_outside": nan_outside,
     }

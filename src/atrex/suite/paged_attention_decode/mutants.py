@@ -11,6 +11,7 @@ WRONG = {
     "one token too few": ("< seq_lens[:, None]", "< (seq_lens - 1).clamp(min=1)[:, None]"),
     "one token too many": ("< seq_lens[:, None]", "<= seq_lens[:, None]"),
     "whole last page": ("< seq_lens[:, None]", "< ((seq_lens + page - 1) // page * page)[:, None]"),
+    "slots past the context times zero": ("values.masked_fill_(~valid[:, None, :, None], 0)\n        ", ""),
     "no mask": ('logits.masked_fill(~valid[:, None, None, :], float("-inf"))', "logits"),
     "scale left out": ("* size**-0.5", "* 1.0"),
     "scale 10 % off": ("* size**-0.5", "* 1.1 * size**-0.5"),
@@ -48,6 +49,7 @@ class _Online(torch.nn.Module):
             place = first * page + torch.arange(tokens, device=query.device)
             live = (place < seq_lens[:, None])[:, None, None, :]
             logits = (grouped @ keys.mT * size**-0.5).masked_fill(~live, float("-inf"))
+            values = values.masked_fill(~live.mT, 0)
             highest = torch.maximum(top, logits.amax(-1, keepdim=True))
             weights = torch.exp(logits - highest)
             scale = torch.exp(top - highest)

@@ -9,7 +9,8 @@ class Model(nn.Module):
 
     query [S, heads, d]; k_cache [pages, kv_heads, d/x, page, x]; v_cache [pages, kv_heads, d, page]; token t of
     sequence s lies in page block_tables[s, t // page] at slot t % page. block_tables [S, width] int32 (entries past a
-    sequence's last page are valid page numbers of no meaning), seq_lens [S] int32, each at least 1.
+    sequence's last page are valid page numbers of no meaning), seq_lens [S] int32, each at least 1. Slots past a
+    sequence's last token hold anything, NaN included: their values are left out, not multiplied by zero.
     Query head h reads kv head h // (heads / kv_heads). -> out [S, heads, d] in query's dtype; at least float32 inside.
     """
 
@@ -32,4 +33,5 @@ class Model(nn.Module):
         logits = grouped @ keys.transpose(-1, -2) * size**-0.5
         valid = torch.arange(tokens, device=query.device) < seq_lens[:, None]
         logits = logits.masked_fill(~valid[:, None, None, :], float("-inf"))
+        values.masked_fill_(~valid[:, None, :, None], 0)
         return (torch.softmax(logits, dim=-1) @ values).view(sequences, heads, size).to(query.dtype)

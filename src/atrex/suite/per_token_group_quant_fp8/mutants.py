@@ -41,4 +41,14 @@ class _Divided(_ByReciprocal):
         return wide / scales
 
 
-RIGHT = {"by the reciprocal": _ByReciprocal, "by a division": _Divided}
+class _LookedUp(_ByReciprocal):
+    """The nearest of the magnitudes that the encoding has, found between their middles."""
+
+    def scaled(self, wide, scales):
+        magnitudes = torch.arange(127, dtype=torch.uint8, device=wide.device).view(torch.float8_e4m3fn).float()
+        scaled = wide / scales
+        at = torch.bucketize(scaled.abs(), (magnitudes[1:] + magnitudes[:-1]) / 2, out_int32=True)
+        return magnitudes[at] * scaled.sign()
+
+
+RIGHT = {"by the reciprocal": _ByReciprocal, "by a division": _Divided, "looked up": _LookedUp}

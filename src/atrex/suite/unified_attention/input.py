@@ -69,7 +69,9 @@ def corner_cases(
     block_size: int,
     context_lens: Lengths | None = None,
 ) -> dict[str, Callable[[], Inputs]]:
-    """One token; ragged prompts; decoding; all kinds in one batch; whole pages; logits whose exponential overflows."""
+    """One token; ragged prompts; decoding; all kinds in one batch; whole pages; logits whose exponential overflows; NaN
+    in every slot outside the sequences; queries after the last sequence's, as a batch padded for a captured graph has.
+    """
 
     def drawn(new: list[int], old: list[int]) -> Inputs:
         return make_inputs(len(new), new, num_query_heads, num_kv_heads, head_size, block_size, old)
@@ -80,6 +82,20 @@ def corner_cases(
             inputs[name][..., -1] = (LARGE_LOGIT * head_size**0.5) ** 0.5
         return inputs
 
+    def nan_outside() -> Inputs:
+        inputs = drawn([1, 21, 1, page + 1], [70, 0, 3, 2 * page + 3])
+        held = torch.zeros(inputs["k_cache"].shape[:2], dtype=torch.bool)
+        for table, used in zip(inputs["block_table"].long(), inputs["seqused_k"], strict=True):
+            token = torch.arange(int(used))
+            held[table[token // page], token % page] = True
+        for name in ("k_cache", "v_cache"):
+            inputs[name][~held] = float("nan")
+        return inputs
+
+    def queries_of_no_sequence() -> Inputs:
+        inputs = drawn([1, 7, 1], [30, 0, page])
+        return {**inputs, "q": torch.cat([inputs["q"], inputs["q"].flip(0)])}
+
     page = block_size
     return {
         "one_token": lambda: drawn([1, 1], [0, 0]),
@@ -88,4 +104,6 @@ def corner_cases(
         "mixed": lambda: drawn([1, 21, 1, page], [70, 0, 3, 2 * page + 3]),
         "whole_pages": lambda: drawn([page, 2 * page], [page, 0]),
         "large_logits": large_logits,
+        "nan_outside": nan_outside,
+        "queries_of_no_sequence": queries_of_no_sequence,
     }

@@ -19,6 +19,12 @@ WRONG = {
     "scale left out": ("* size**-0.5", "* 1.0"),
     "scale 10 % off": ("* size**-0.5", "* 1.1 * size**-0.5"),
     "values of another kv head": ("@ values.transpose(0, 1)", "@ values.roll(1, 1).transpose(0, 1)"),
+    "slots past the context times zero": (
+        "seen = max(0, length - (last - rows.stop))",
+        "seen = len(pages) * page\n"
+        "                keys, values = (cache[pages].flatten(0, 1).to(acc) for cache in (k_cache, v_cache))",
+    ),
+    "queries of no sequence left as they are": ("out = torch.zeros_like(q)", "out = q.clone()"),
     "not normalized": ("torch.softmax(logits, dim=-1)", "torch.exp(logits - logits.amax(-1, keepdim=True))"),
 }
 SURVIVORS = {

@@ -13,8 +13,9 @@ class Model(nn.Module):
     seqused_k[s] tokens. k_cache, v_cache [pages, page, kv_heads, d]; token t of sequence s lies in page
     block_table[s, t // page] at slot t % page. cu_seqlens_q [S + 1], seqused_k [S], block_table [S, width] int32
     (entries past a sequence's last page are valid page numbers of no meaning). Query head h reads kv head
-    h // (heads / kv_heads).
-    -> out [N, heads, d] in q's dtype, zero for queries of no sequence; at least float32 inside.
+    h // (heads / kv_heads). What lies in other slots is never read: it may be NaN.
+    -> out [N, heads, d] in q's dtype, zero for queries of no sequence (those from cu_seqlens_q[S] on); at least float32
+    inside.
     """
 
     def forward(
