@@ -38,6 +38,7 @@ class Task:
 
     `output` is the name of the file in the workspace that the agent must leave. `secrets` are values that must not
     appear in anything that is written. `device` "cpu" or "cuda" says what the target is, `arch` its architecture.
+    `budget_usd` is what may be spent, for an agent that keeps to it itself.
     """
 
     operator: str
@@ -49,6 +50,7 @@ class Task:
     device: str = "cpu"
     arch: str = ""
     seed: int = 0
+    budget_usd: float | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -64,7 +66,8 @@ class Need:
 class Agent(Protocol):
     """One agent. Made once for a run; `work` is called for every problem, from several threads.
 
-    Raises UserError from its constructor for a choice that cannot work.
+    Raises UserError from its constructor for a choice that cannot work. One that counts dollars itself says so with
+    `keeps_usd = True`: it ends at `Task.budget_usd`, and yields a `Cost` at its end.
     """
 
     def __init__(self, choice: Choice): ...

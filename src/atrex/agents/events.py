@@ -39,6 +39,13 @@ class Usage(_Event):
         return self.input + self.output
 
 
+class Cost(_Event):
+    """Dollars for the replies since the last of these, by the agent's own count: for one that tells no cost of each."""
+
+    kind: Literal["cost"] = "cost"
+    usd: float
+
+
 class Message(_Event):
     """Something said, by the supervisor or by the agent. One message of the agent's is a turn."""
 
@@ -111,5 +118,5 @@ class Ended(_Event):
 
 
 Event = Annotated[
-    Usage | Message | ToolCall | ToolResult | Tools | Model | Output | Asked | Ended, Field(discriminator="kind")
+    Usage | Cost | Message | ToolCall | ToolResult | Tools | Model | Output | Asked | Ended, Field(discriminator="kind")
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from atrex.agents.events import Event, Message, Model, ToolCall, Tools, Usage
+from atrex.agents.events import Cost, Event, Message, Model, ToolCall, Tools, Usage
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,13 @@ class Budget:
 
 @dataclass
 class Account:
-    """Sums over everything that an agent did for one problem; nothing told later replaces what was told before."""
+    """Sums over everything that an agent did for one problem; nothing told later replaces what was told before.
+
+    `agent_keeps_usd`: the agent counts dollars itself, and ends at its budget of them.
+    """
 
     budget: Budget
+    agent_keeps_usd: bool = False
     usage: Usage = field(default_factory=Usage)
     told: int = 0  # replies whose usage was told
     turns: int = 0
@@ -34,6 +38,9 @@ class Account:
             self.usage = self.usage + event
             self.told += 1
             self._without_cost |= event.cost_usd is None and event.tokens > 0
+        elif isinstance(event, Cost):
+            self.usage = self.usage + Usage(cost_usd=event.usd)
+            self._without_cost = False
         elif isinstance(event, Message) and event.role == "agent":
             self.turns += 1
         elif isinstance(event, ToolCall):
@@ -53,7 +60,8 @@ class Account:
 
         A budget in dollars ends a problem as soon as a reply has no known cost: it could not be kept.
         """
-        usd, tokens = self.budget.usd, self.budget.tokens
+        tokens = self.budget.tokens
+        usd = None if self.agent_keeps_usd else self.budget.usd
         if tokens is not None and self.usage.tokens >= tokens:
             return f"{self.usage.tokens} tokens, of {tokens}"
         if usd is not None and self._without_cost:

@@ -64,7 +64,8 @@ class Solver:
         """
         work, name = self.work, f"{problem.operator}-{sample}"
         asked = prompt(problem, work.dsl, work.target)
-        account, began = Account(work.budget), time.monotonic()
+        account = Account(work.budget, agent_keeps_usd=getattr(work.agent, "keeps_usd", False))
+        began = time.monotonic()
         root = work.out / "workspaces" / name
         refused: set[str] = set()
         held = None
@@ -74,7 +75,7 @@ class Solver:
                 attempts += 1
                 lay_out(root, problem, asked.text)
                 deadline = began + work.budget.seconds
-                task = self._task(problem, sample, asked.text, deadline)
+                task = self._task(problem, sample, asked.text, deadline, account)
                 terms = replace(work.agent.terms(task), device="cuda" if work.gpu else "cpu")
                 with Jail(root, terms) as jail, self._known(jail):
                     ended = self._attend(task, jail, account, transcript)
@@ -116,8 +117,8 @@ class Solver:
             candidate_sha256=hashlib.sha256(source.encode()).hexdigest() if source is not None else None,
         )
 
-    def _task(self, problem: Problem, sample: int, text: str, deadline: float) -> Task:
-        work = self.work
+    def _task(self, problem: Problem, sample: int, text: str, deadline: float, account: Account) -> Task:
+        work, usd = self.work, self.work.budget.usd
         return Task(
             operator=problem.operator,
             dsl=work.dsl,
@@ -128,6 +129,7 @@ class Solver:
             device=work.target.device,
             arch=work.target.arch,
             seed=sample,
+            budget_usd=None if usd is None else max(usd - (account.cost_usd or 0.0), 0.0),
             secrets=work.agent.secrets(),
         )
 

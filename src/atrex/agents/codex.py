@@ -1,0 +1,242 @@
+"""`codex`: OpenAI's Codex, without a person, in a jail.
+
+Flags and settings are those of Codex 0.171 (developers.openai.com/codex/config-reference). The stream of
+`codex exec --json` tells usage only at the end, and an error without its kind; both are read from the session's file
+as it grows (`Sessions`). Which tools it has stands in neither: `offered` looks at what it sends to a model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from atrex.agents import cli_stream
+from atrex.agents.base import Choice, Need, Policy, Task, register
+from atrex.agents.codex_session import Sessions, offered
+from atrex.agents.events import Ended, Event, Message, Model, Output, ToolCall, ToolResult, Tools, Usage
+from atrex.agents.jail import Jail, Terms
+
+_KEY = "OPENAI_API_KEY"
+_API = "https://api.openai.com/v1"
+# The jail confines it, and a sandbox of its own needs namespaces that the jail refuses. The last word: the prompt is
+# on standard input.
+_FLAGS = ("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+# Nothing but the task and the model: nothing sent elsewhere, nothing kept, no instructions beside the prompt; and an
+# end where the service cannot be reached, since the program would wait for it for good.
+_SETTINGS: dict[str, Any] = {
+    "model_provider": "atrex",
+    "check_for_update_on_startup": False,
+    "cli_auth_credentials_store": "file",
+    "analytics.enabled": False,
+    "feedback.enabled": False,
+    "history.persistence": "none",
+    "skills.bundled.enabled": False,
+    "shell_environment_policy.inherit": "all",
+    "shell_environment_policy.exclude": [_KEY],
+    "features.unbounded_connection_retries": False,
+    "features.apps": False,
+    "features.hooks": False,
+    "features.memories": False,
+    "features.plugins": False,
+    "features.remote_plugin": False,
+    "features.skill_search": False,
+    "features.tool_suggest": False,
+    "features.image_generation": False,
+    "features.browser_use": False,
+    "features.computer_use": False,
+}
+_OF_POLICY: dict[Policy, dict[str, Any]] = {
+    "default": {
+        "web_search": "disabled",
+        "agents.enabled": False,
+        "tools.experimental_request_user_input.enabled": False,
+        "features.goals": False,
+        "features.sleep_tool": False,
+        "features.view_image": False,
+    },
+    "extended": {"web_search": "live"},
+}
+# Kinds of error that are the service's, beside those with an HTTP status.
+_PROVIDER = {
+    "flex_unavailable", "internal_server_error", "policy_capacity_unavailable", "rate_limit_exceeded",
+    "server_overloaded", "unauthorized", "usage_limit_exceeded",
+}  # fmt: skip
+
+
+@register("codex")
+class Codex:
+    """Runs `codex exec` with its own tools. It knows no prices: only a budget in tokens can be kept."""
+
+    def __init__(self, choice: Choice):
+        self._model, self._base_url = choice.model, choice.base_url or _API
+        self._host = cli_stream.host(choice.base_url, _API)
+        self._program = cli_stream.find("codex")
+        self._key = os.environ.get(_KEY, "")
+        self._tools: dict[Policy, tuple[str, ...] | None] = {}
+        self._asking = threading.Lock()
+
+    @classmethod
+    def needs(cls) -> list[Need]:
+        return cli_stream.needs("codex", "@openai/codex", _KEY, "https://platform.openai.com")
+
+    def terms(self, task: Task) -> Terms:
+        return Terms(readable=self._readable(), hosts=[self._host], device=task.device)
+
+    def secrets(self) -> tuple[str, ...]:
+        return (self._key,)
+
+    def work(self, task: Task, jail: Jail) -> Iterator[Event]:
+        yield Message(role="supervisor", text=task.prompt)
+        tools = self._offered(task.policy)
+        if tools is None:
+            yield Ended(how="error", reason="codex did not show which tools it has")
+            return
+        yield Tools(names=tools)
+        if extra := cli_stream.beyond(task.policy, tools):
+            reason = f"codex has tools beyond --policy {task.policy}: {', '.join(extra)}"
+            yield Ended(how="error", reason=reason)
+            return
+        argv, env = self._prepare(jail, task.policy, self._base_url, self._key)
+        reader = CodexReader(Sessions(jail.home / "codex"))
+        yield from cli_stream.follow(jail, argv, env, task.prompt, task.deadline, reader)
+
+    def _readable(self) -> list[str]:
+        return [*self._program.readable, *cli_stream.certificates()[1]]
+
+    def _prepare(self, jail: Jail, policy: Policy, base_url: str, key: str) -> tuple[list[str], dict[str, str]]:
+        """Write its configuration into a home of its own: (command, environment)."""
+        home = jail.home / "codex"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(_config(policy, base_url), encoding="utf-8")
+        argv = [*self._program.argv, *_FLAGS, *(["--model", self._model] if self._model else []), "-"]
+        return argv, cli_stream.certificates()[0] | {"CODEX_HOME": str(home), _KEY: key}
+
+    def _offered(self, policy: Policy) -> tuple[str, ...] | None:
+        """The tools that it offers to the model under a policy, asked once."""
+        with self._asking:
+            if self._tools.get(policy) is None:
+                self._tools[policy] = offered(
+                    self._readable(), lambda jail, url: self._prepare(jail, policy, url, "none")
+                )
+            return self._tools[policy]
+
+
+def _config(policy: Policy, base_url: str) -> str:
+    """config.toml. A JSON string, number, list or truth value is one of TOML too."""
+    provider = {
+        "model_providers.atrex.name": "OpenAI" if base_url == _API else "atrex",
+        "model_providers.atrex.base_url": base_url,
+        "model_providers.atrex.env_key": _KEY,
+        "model_providers.atrex.wire_api": "responses",
+    }
+    settings = _SETTINGS | provider | _OF_POLICY[policy]
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+
+
+class CodexReader:
+    """Reads `exec --json`, and the session's file beside it: usage is told with every reply as soon as it is there."""
+
+    def __init__(self, sessions: Sessions):
+        self._sessions = sessions
+        self._begun: set[str] = set()
+        self._said = False
+        self._told = Usage()  # of the agent itself, without its sub-agents
+        self._thread: str | None = None
+        self._total: Usage | None = None
+        self._failed: str | None = None
+        self._error: Any = None
+        self._done = False
+
+    def read(self, line: dict[str, Any]) -> Iterator[Event]:
+        yield from self._from_session()
+        kind = line.get("type")
+        if kind == "thread.started":
+            self._thread = line["thread_id"]
+        elif kind == "turn.completed":
+            self._done, self._total = True, _usage(line["usage"])
+        elif kind == "turn.failed":
+            self._failed = line["error"]["message"]
+        elif kind == "error":
+            yield Output(stream="err", text=line["message"])
+        elif kind in ("item.started", "item.completed"):
+            yield from self._item(line["item"], kind == "item.completed")
+
+    def finish(self) -> Iterator[Event]:
+        yield from self._from_session()
+        if self._total is not None:
+            names = ("input", "output", "cached", "reasoning")
+            rest = {name: max(0, getattr(self._total, name) - getattr(self._told, name)) for name in names}
+            if rest["input"] or rest["output"]:
+                yield Usage(**rest)
+        if self._failed is not None:
+            yield Ended(how="provider" if _is_providers(self._error) else "error", reason=self._failed)
+        elif self._done:
+            yield Ended(how="done")
+
+    def _from_session(self) -> Iterator[Event]:
+        for kind, record in self._sessions.read():
+            if kind == "turn_context" and record.get("model"):
+                yield Model(name=record["model"])
+            elif kind == "token_usage_record":
+                usage = _usage(record["usage"])
+                if record.get("thread_id") == self._thread:
+                    self._told = self._told + usage
+                if not self._said:
+                    yield Message(role="agent", text="")  # a reply of tool calls alone is a turn too
+                self._said = False
+                yield usage
+            elif kind == "session_meta" and record.get("cli_version"):
+                yield Output(stream="out", text=f"Codex {record['cli_version']}")
+            elif kind == "event_msg" and record.get("type") == "task_complete" and record.get("error"):
+                self._error = record["error"].get("codex_error_info")
+
+    def _item(self, item: dict[str, Any], over: bool) -> Iterator[Event]:
+        kind, name = item["type"], item["id"]
+        if kind == "agent_message":
+            if over:
+                self._said = True
+                yield Message(role="agent", text=item["text"])
+        elif kind == "reasoning":
+            if over:
+                yield Message(role="reasoning", text=item["text"])
+        elif kind == "error":
+            yield Output(stream="err", text=item["message"])
+        else:
+            answer = ("aggregated_output", "exit_code", "status", "result", "error")
+            if name not in self._begun:
+                self._begun.add(name)
+                given = {key: value for key, value in item.items() if key not in ("id", "type", *answer)}
+                yield ToolCall(id=name, tool=kind, arguments=given)
+            if over:
+                yield ToolResult(id=name, text=_answer(item), failed=item.get("status") in ("failed", "declined"))
+
+
+def _answer(item: dict[str, Any]) -> str:
+    if item["type"] == "command_execution":
+        code = item.get("exit_code")
+        return item.get("aggregated_output", "") + (f"\n[exit status {code}]" if code else "")
+    for key in ("error", "result"):
+        if item.get(key) is not None:
+            return item[key] if isinstance(item[key], str) else json.dumps(item[key])
+    return str(item.get("status", ""))
+
+
+def _usage(given: dict[str, Any]) -> Usage:
+    return Usage(
+        input=given.get("input_tokens", 0),
+        output=given.get("output_tokens", 0),
+        cached=given.get("cached_input_tokens", 0),
+        reasoning=given.get("reasoning_output_tokens", 0),
+    )
+
+
+def _is_providers(error: Any) -> bool:
+    """Of `codex_error_info`: a word, or a word with the HTTP status, None when there was no answer."""
+    if isinstance(error, dict):
+        details = next(iter(error.values()), None)
+        status = details.get("http_status_code") if isinstance(details, dict) else None
+        return status is None or cli_stream.is_providers(status)
+    return error in _PROVIDER
