@@ -269,9 +269,10 @@ def secret_fleet(tmp_path_factory):
     known.call([f"{SECRET}::op"], custom, 5_000, f"{SECRET.capitalize()}Attention_1", frame=f"{SECRET}/model.py(3): f")
     known.call(["_C::rms_norm"], f"void vllm::rms_norm_kernel<{SECRET}::bf16>(int)", 9_000, "RMSNorm_9",
                [[16, 4096], [16, 4096], [4096]])  # fmt: skip
+    known.call(["_C::rms_norm"], "triton_red_fused_zebrafish_rms_norm_0", 9_500, "RMSNorm_9", [[16, 4096], [4096]])
     (folder / f"{SECRET}-rank0.json").write_bytes(scene.render(known.events))
     (folder / f"{SECRET}-7b").mkdir()
-    named = {**CONFIG, "_name_or_path": f"{SECRET}/model", "architectures": [f"{SECRET}ForCausalLM"]}
+    named = {**CONFIG, "_name_or_path": f"{SECRET}/model", "architectures": ["ZebrafishForCausalLM"]}
     (folder / f"{SECRET}-7b" / "config.json").write_text(json.dumps(named))
     application = {"card_hours": 5, "traces": [f"{SECRET}-*.json"], "model_config": f"{SECRET}-7b/config.json",
                    "typical": {"decode": {"context": 512}}}  # fmt: skip
@@ -295,6 +296,7 @@ def test_redaction_leaves_no_name_in_anything_written_or_printed(secret_fleet, t
         assert not [name for name in names if name.lower() in text.lower()]
     meta = load_suite(tmp_path / "out").problem("rms_norm").metadata
     assert list(meta.shapes["0"].mined.applications) == ["application-1"]
+    assert meta.shapes["0"].mined.symbols == ["vllm::rms_norm_kernel"]
     assert meta.provenance.symbol == "vllm::rms_norm_kernel" and meta.provenance.framework == "vllm"
 
 

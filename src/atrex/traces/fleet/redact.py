@@ -8,14 +8,24 @@ nothing of the fleet's own names is in them, and explanations are dropped where 
 from __future__ import annotations
 
 import getpass
+import re
 import socket
 from collections.abc import Iterable, Sequence
 
+from atrex.hardware.chip import chip_ids
+from atrex.traces.families.rules import load_rules
 from atrex.traces.fleet.gather import Gathered
 from atrex.traces.fleet.spec import Fleet
 from atrex.traces.mining.mine import config_of
 
-SHORTEST = 3  # a shorter name says nothing, and would be found everywhere
+SHORTEST, SHORTEST_WORD = 3, 4  # what is shorter says nothing, and would be found everywhere
+# Words in names of files and models that say nothing of their owner, and stand in names of kernels.
+COMMON = frozenset((
+    "capture", "causal", "conditional", "config", "data", "decode", "eager", "execution", "generation", "graph",
+    "home", "json", "kernel", "kernels", "kineto", "mixed", "model", "models", "opt", "prefill", "profile",
+    "profiles", "rank", "replay", "root", "run", "runs", "sqlite", "srv", "step", "steps", "text", "tmp", "trace",
+    "traces", "user", "users", "var", "work",
+))  # fmt: skip
 WITHHELD = "explained by the fleet's owner"
 
 
@@ -79,6 +89,7 @@ class Redacted(Names):
 
 
 def _secrets(fleet: Fleet, gathered: Gathered) -> Iterable[str]:
+    """The fleet's names and the words they are made of, without those that engines and rules use for everybody."""
     names: list[str] = [*fleet.applications, getpass.getuser(), socket.gethostname(), fleet.name or ""]
     paths = [fleet.path, *(p for name in fleet.applications if (p := fleet.config_of(name)) is not None)]
     for name in fleet.applications:
@@ -89,9 +100,24 @@ def _secrets(fleet: Fleet, gathered: Gathered) -> Iterable[str]:
         names += [part for part in path.resolve().parts if part != path.anchor]
         names.append(path.name.split(".")[0])
     names += list(gathered.of)
+    common = _common()
     for name in names:
-        if len(name) >= SHORTEST:
-            yield name.lower()
+        folded = name.lower()
+        if len(folded) >= SHORTEST and folded not in common:
+            yield folded
+        yield from (w for w in _words(name) if len(w) >= SHORTEST_WORD and w not in common)
+
+
+def _words(name: str) -> list[str]:
+    """Words of a name in lower case, parts of CamelCase names too."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
+    return [word.lower() for word in re.split(r"[^A-Za-z0-9]+", apart) if word]
+
+
+def _common() -> frozenset[str]:
+    rules = load_rules()
+    named = [*rules.engines, *rules.families, *(rule.package for rule in rules.rules), *chip_ids()]
+    return COMMON | {word for name in named for word in [name.lower(), *_words(name)]}
 
 
 def _known_symbols(gathered: Gathered) -> set[str]:
