@@ -122,3 +122,10 @@ def test_a_forward_of_one_kernel_is_compared_with_its_roofline():
     alone = evidence(0, "\n".join(TABLE.splitlines()[:4]))
     assert alone.ceiling.roofline_us == pytest.approx(2.0) and alone.ceiling.card == "chip-h200"
     assert alone.figures()["atrex.roofline_share"] == pytest.approx(2.0 / 2.304)
+
+
+def test_the_host_s_time_is_read_from_a_run_of_its_own(tmp_path):
+    script = tmp_path / "forward.sh"
+    script.write_text('echo compiling; [ "$1" = --time ] && echo \'{"host_us": 53.5}\'')
+    assert collect.host_us(["sh", str(script)]) == 53.5
+    assert collect.host_us(["sh", "-c", "exit 3"]) is None

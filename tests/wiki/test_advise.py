@@ -8,9 +8,11 @@ from typer.testing import CliRunner
 
 from atrex.cli.main import app
 from atrex.errors import UserError
-from atrex.profiling.evidence import read_evidence
+from atrex.profiling.evidence import Ceiling, derived, read_evidence
+from atrex.profiling.ncu import metrics
 from atrex.wiki.advise import advise, rules
 from atrex.wiki.expression import Unknown, evaluate
+from atrex.wiki.load import load_wiki
 from atrex.wiki.search import Filters, search
 from tests.wiki.synthetic import KERNELS, evidence
 
@@ -23,11 +25,6 @@ EXPECTED = {
     "bank_conflicted": "bank-conflicts",
     "tiny": "launch-bound",
 }
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ATREX_CACHE_DIR", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", list(KERNELS))
@@ -95,6 +92,30 @@ def test_cards_of_the_wrong_architecture_are_not_advised():
 
 def test_the_uncoalesced_kernel_is_sent_to_the_card_on_coalescing():
     assert "coalesced-access" in advise(evidence("uncoalesced")).symptoms[0].cards
+
+
+def test_architectures_that_count_a_unit_under_another_name_are_judged_too():
+    usual = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+    other = {"sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active": 74.0}
+    assert advise(evidence("tensor_core", without=(usual,), **other)).healthy
+    assert not advise(evidence("tensor_core", without=(usual,))).healthy
+
+
+def test_a_host_that_is_slower_than_the_device_is_noted_for_healthy_kernels_too():
+    one = evidence("streaming")
+    one = one.model_copy(update={"host_us": 900.0, "kernels": [one.kernel]})
+    advice = advise(one)
+    assert advice.healthy and advice.symptoms == [] and "900 us, 1.9 times" in advice.notes[0]
+    assert advise(one.model_copy(update={"host_us": 90.0})).notes == []
+
+
+def test_every_counter_of_the_rules_and_cards_is_one_that_is_collected():
+    ceiling = Ceiling(roofline_us=1, bound="memory", bytes_read=1, bytes_written=1, flops=1, card="chip-h200")
+    known = set(metrics()) | set(derived(dict.fromkeys(metrics(), 1.0), ceiling))
+    known |= {"atrex.host_us", "atrex.host_over_device"}
+    assert {counter for counters in rules().names.values() for counter in counters} <= known
+    of_cards = {symptom.counter for card in load_wiki() for symptom in card.symptoms if symptom.vendor != "amd"}
+    assert of_cards <= known
 
 
 def test_every_rule_names_known_counters_and_says_something():

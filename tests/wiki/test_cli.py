@@ -11,11 +11,6 @@ from atrex.errors import UserError
 runner = CliRunner()
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ATREX_CACHE_DIR", str(tmp_path))
-
-
 def run(*arguments, status=0):
     result = runner.invoke(app, ["wiki", *arguments], catch_exceptions=False)
     assert result.exit_code == status, result.output

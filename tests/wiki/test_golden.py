@@ -46,10 +46,8 @@ def figures(rows: list[tuple[dict, float, float, list[str]]]) -> dict[str, float
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ATREX_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield answers()
+def rows():
+    return answers()
 
 
 def test_every_question_is_answered_by_cards_that_are_there():

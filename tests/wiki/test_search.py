@@ -164,8 +164,7 @@ def test_searching_works_without_a_cache_to_write_to(cards, tmp_path, monkeypatc
     assert found("replay graphs", cards)[0] == "graphs"
 
 
-def test_a_shipped_search_takes_less_than_a_tenth_of_a_second(tmp_path, monkeypatch):
-    monkeypatch.setenv("ATREX_CACHE_DIR", str(tmp_path))
+def test_a_shipped_search_takes_less_than_a_tenth_of_a_second():
     question = "paged attention decode split-kv hopper shared memory bank conflict triton persistent"
     search(question)
     seconds = []
@@ -176,8 +175,7 @@ def test_a_shipped_search_takes_less_than_a_tenth_of_a_second(tmp_path, monkeypa
     assert min(seconds) < 0.1
 
 
-def test_every_name_of_an_operator_finds_its_playbook(tmp_path, monkeypatch):
-    monkeypatch.setenv("ATREX_CACHE_DIR", str(tmp_path))
+def test_every_name_of_an_operator_finds_its_playbook():
     groups = read_yaml((DATA / "synonyms.yaml").read_text())["same"]
     names = {group[0]: group for group in groups if group[0] in vocabulary().operators}
     assert set(names) == set(vocabulary().operators)

@@ -55,7 +55,7 @@ def profile(
         launches, collect.choose(launches, kernel, launch), missing,
         tool_version=ncu.version(ncu.find_ncu()), command=["atrex", *sys.argv[1:]], device=about,
         candidate=str(candidate), source=found[0].source.encode(), operator=operator.operator, shape=shape,
-        dsl=dsls.infer(found[0].source), work=operator.work(one),
+        dsl=dsls.infer(found[0].source), work=operator.work(one), host=collect.host_us(command),
     )  # fmt: skip
     out.write_text(evidence.model_dump_json(indent=1) + "\n")
     if as_json:

@@ -178,6 +178,8 @@ def advise(
         print(f"{symptom.title}: {symptom.says}; up to {symptom.recoverable_us:.1f} us")
         for card, title in zip(symptom.cards, symptom.card_titles, strict=True):
             print(f"    {card}: {title}")
+    for note in advice.notes:
+        print(f"note: {note}")
     if advice.unjudged:
         print(f"not judged, for want of counters: {', '.join(sorted(advice.unjudged))}")
 

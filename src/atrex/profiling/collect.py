@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -47,6 +49,15 @@ def choose(launches: Sequence[ncu.Launch], pattern: str | None, launch: int | No
     return max(matching, key=lambda i: (launches[i].us or 0.0, -i))
 
 
+def host_us(command: Sequence[str], timeout: float = 300.0) -> float | None:
+    """Microseconds that the forward of `forward_command` keeps the host busy, without a profiler; None if unknown."""
+    try:
+        done = subprocess.run([*command, "--time"], capture_output=True, text=True, timeout=timeout)
+        return float(json.loads(done.stdout.splitlines()[-1])["host_us"])
+    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
+        return None
+
+
 def evidence_of(
     launches: Sequence[ncu.Launch],
     chosen: int,
@@ -61,11 +72,13 @@ def evidence_of(
     shape: str,
     dsl: str | None,
     work: Work | None,
+    host: float | None = None,
     note: str = "",
 ) -> Evidence:
-    """Evidence about the chosen launch. W and Q are the whole forward's: they are compared only if it is all there is.
+    """Evidence about the chosen launch; `host` is what `host_us` gave.
 
-    A forward of several kernels shares its work among them, and no counter says how; the ceiling is left out then.
+    W and Q are the whole forward's: they are compared only if the launch is all there is. A forward of several kernels
+    shares its work among them, and no counter says how; the ceiling is left out then.
     """
     kernels = [
         ProfiledKernel(name=one.name, index=i, us=one.us, grid=one.grid, block=one.block)
@@ -82,6 +95,7 @@ def evidence_of(
         dsl=dsl, candidate=candidate, candidate_sha256=hashlib.sha256(source).hexdigest(), operator=operator,
         shape=shape, kernel=kernels[chosen], kernels=kernels, counters=launches[chosen].counters,
         missing=sorted(missing), ceiling=ceiling_of(work, device.chip) if work and device.chip and alone else None,
+        host_us=host,
         note=note,
     )  # fmt: skip
 

@@ -41,7 +41,10 @@ class Ceiling(_Model):
 
 
 class Evidence(_Model):
-    """A profile of one kernel of one forward, after warm-up and with cold caches."""
+    """A profile of one kernel of one forward, after warm-up and with cold caches.
+
+    `host_us` is how long a forward keeps the host busy on an idle device, taken without the profiler.
+    """
 
     format: int = 1
     tool: str
@@ -61,12 +64,17 @@ class Evidence(_Model):
     counters: dict[str, float]
     missing: list[str] = Field(default_factory=list)
     ceiling: Ceiling | None = None
+    host_us: float | None = None
     synthetic: bool = False
     note: str = ""
 
     def figures(self) -> dict[str, float]:
-        """Counters and what follows from them, by name."""
-        return {**self.counters, **derived(self.counters, self.ceiling)}
+        """Counters and what follows from them; ``atrex.host_over_device`` is over all kernels of the forward."""
+        found = {**self.counters, **derived(self.counters, self.ceiling)}
+        device = sum(kernel.us or 0.0 for kernel in self.kernels)
+        if self.host_us is not None and device:
+            found |= {"atrex.host_us": self.host_us, "atrex.host_over_device": self.host_us / device}
+        return found
 
 
 def derived(counters: Mapping[str, float], ceiling: Ceiling | None) -> dict[str, float]:

@@ -1,14 +1,19 @@
 """One forward of a candidate between cudaProfilerStart and cudaProfilerStop: what a profiler is given to run.
 
 ``python -m atrex.profiling.forward CANDIDATE OPERATOR SHAPE --device cuda:0`` warms up (compilation, autotuning, caches
-of workspaces), then brackets a single forward. The candidate runs with the rights of whoever calls this.
+of workspaces), then brackets a single forward. With ``--time`` it prints how long a forward keeps the host busy
+instead, which a profiler would lengthen. The candidate runs with the rights of whoever calls this.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import statistics
 import sys
+import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,6 +40,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--suite", default=None)
+    parser.add_argument("--time", action="store_true")
     asked = parser.parse_args()
 
     import torch
@@ -65,8 +71,25 @@ def main() -> None:
     for _ in range(asked.warmup):
         model(*inputs.values())
         restore()
+    if asked.time:
+        print(json.dumps({"host_us": host_us(lambda: model(*inputs.values()), restore)}))
+        return
     with bracket():
         model(*inputs.values())
+
+
+def host_us(forward: Callable[[], object], restore: Callable[[], None], calls: int = 30) -> float:
+    """Microseconds until a forward returns on an idle device: the median of `calls`."""
+    import torch
+
+    took = []
+    for _ in range(calls):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        forward()
+        took.append(time.perf_counter() - start)
+        restore()
+    return statistics.median(took) * 1e6
 
 
 if __name__ == "__main__":

@@ -26,11 +26,12 @@ CARDS_EACH = 3
 class Rules:
     """The rules and what they share."""
 
-    names: Mapping[str, str]
+    names: Mapping[str, tuple[str, ...]]
     busy: Mapping[str, float]
     healthy_roofline: float
     least_share: float
     rules: tuple[Mapping[str, Any], ...]
+    notes: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Advice:
     verdict: str
     healthy: bool
     symptoms: list[Symptom] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     unjudged: dict[str, list[str]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,18 +68,25 @@ class Advice:
 def rules() -> Rules:
     """The shipped rules, each expression parsed once. Raises ValueError for one that names what no counter has."""
     data = read_yaml((DATA / "symptoms.yaml").read_text())
-    for rule in data["rules"]:
-        for text in (*rule["when"], rule["share"]):
+    for rule in [*data["rules"], *data["notes"]]:
+        for text in (*rule["when"], rule.get("share", "0")):
             unknown = names_in(text) - set(data["names"])
             if unknown:
                 raise ValueError(f"symptoms.yaml: {rule['id']}: unknown {', '.join(sorted(unknown))}")
-    return Rules(data["names"], data["busy"], data["healthy_roofline"], data["least_share"], tuple(data["rules"]))
+    names = {name: (one,) if isinstance(one, str) else tuple(one) for name, one in data["names"].items()}
+    return Rules(
+        names, data["busy"], data["healthy_roofline"], data["least_share"], tuple(data["rules"]), tuple(data["notes"])
+    )
 
 
 def advise(evidence: Evidence, cards: Path = CARDS) -> Advice:
     """Advice for one profiled kernel."""
     shipped, figures = rules(), evidence.figures()
-    values = {name: figures[counter] for name, counter in shipped.names.items() if counter in figures}
+    values = {
+        name: max(measured)
+        for name, counters in shipped.names.items()
+        if (measured := [figures[counter] for counter in counters if counter in figures])
+    }
     duration = figures.get("atrex.duration_us")
     if duration is None:
         return Advice("no duration among the counters: nothing can be judged", healthy=False)
@@ -88,7 +97,7 @@ def advise(evidence: Evidence, cards: Path = CARDS) -> Advice:
             share = _fires(rule, values)
         except Unknown:
             needed = set().union(*(names_in(text) for text in (*rule["when"], rule["share"])))
-            unjudged[rule["id"]] = sorted(shipped.names[name] for name in needed - set(values))
+            unjudged[rule["id"]] = sorted(shipped.names[name][0] for name in needed - set(values))
             continue
         recoverable = min(above, (share or 0.0) * duration)
         if share is not None and recoverable >= shipped.least_share * duration:
@@ -110,7 +119,22 @@ def advise(evidence: Evidence, cards: Path = CARDS) -> Advice:
         )  # fmt: skip
     if not symptoms and not healthy:
         verdict += "; none of the rules explains the rest"
-    return Advice(verdict, healthy, symptoms, unjudged)
+    return Advice(verdict, healthy, symptoms, _notes(values, evidence, cards), unjudged)
+
+
+def _notes(values: Mapping[str, float], evidence: Evidence, cards: Path) -> list[str]:
+    """What is to be said beside the kernel's own time, with the card that tells more."""
+    notes = []
+    for rule in rules().notes:
+        try:
+            if not all(evaluate(condition, values) for condition in rule["when"]):
+                continue
+        except Unknown:
+            continue
+        arch = evidence.arch if evidence.arch in vocabulary().architectures else None
+        hits = search(rule["look"], Filters(arch=arch), k=1, cards=cards).hits
+        notes.append(rule["says"].format_map(values) + (f" ({hits[0].id})" if hits else ""))
+    return notes
 
 
 def _fires(rule: Mapping[str, Any], values: Mapping[str, float]) -> float | None:
@@ -144,7 +168,8 @@ def _cards(
     rule: Mapping[str, Any], evidence: Evidence, figures: Mapping[str, float], wiki: Wiki, folder: Path
 ) -> list[Card]:
     """Cards for a symptom: those whose own symptoms on the rule's counters hold, then what search finds."""
-    counters = {rules().names[name] for text in (*rule["when"], rule["share"]) for name in names_in(text)}
+    named = {name for text in (*rule["when"], rule["share"]) for name in names_in(text)}
+    counters = {counter for name in named for counter in rules().names[name]}
     own = [
         card
         for card in wiki

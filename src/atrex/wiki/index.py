@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from atrex.errors import UserError
 from atrex.hardware.cache import calibration_cache_dir
 from atrex.hardware.chip import CHIPS
 from atrex.wiki.vocabulary import DATA
@@ -39,8 +38,6 @@ def open_index(cards: Path) -> sqlite3.Connection:
 
     Raises UserError when there is no such folder or a card in it cannot be read.
     """
-    if not cards.is_dir():
-        raise UserError(f"--cards {cards}: no such folder")
     place = hashlib.sha256(str(cards.resolve()).encode()).hexdigest()[:8]
     path = index_folder() / f"cards-{place}-{_state(cards)}.sqlite"
     if path.is_file():

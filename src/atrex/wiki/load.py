@@ -121,8 +121,10 @@ class Wiki:
 def load_wiki(folder: Path = CARDS) -> Wiki:
     """Every card below a folder, and the hardware sheets.
 
-    Raises UserError for the first file that is no card, or an id used twice.
+    Raises UserError when there is no such folder, for the first file that is no card, and for an id used twice.
     """
+    if not folder.is_dir():
+        raise UserError(f"--cards {folder}: no such folder")
     cards: dict[str, Card] = {card.id: card for card in hardware_cards()}
     for path in card_files(folder):
         card = read_card(path)
