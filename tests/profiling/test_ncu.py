@@ -5,10 +5,14 @@ import stat
 import textwrap
 
 import pytest
+from typer.testing import CliRunner
 
+from atrex.cli.main import app
 from atrex.errors import UserError
+from atrex.hardware import detect
 from atrex.hardware.detect import DeviceInfo
 from atrex.profiling import collect, ncu
+from atrex.profiling.evidence import read_evidence
 from atrex.roofline.work import Work
 
 HEADER = (
@@ -129,3 +133,40 @@ def test_the_host_s_time_is_read_from_a_run_of_its_own(tmp_path):
     script.write_text('echo compiling; [ "$1" = --time ] && echo \'{"host_us": 53.5}\'')
     assert collect.host_us(["sh", str(script)]) == 53.5
     assert collect.host_us(["sh", "-c", "exit 3"]) is None
+
+
+CANDIDATE = "import torch, triton\n\nclass Model(torch.nn.Module):\n    def forward(self, x, weight): return x\n"
+
+
+def run_profile(*arguments):
+    return CliRunner().invoke(app, ["profile", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_the_command_writes_evidence_of_the_kernel_that_was_asked_for(fake, tmp_path, monkeypatch):
+    fake('touch "$out"')
+    monkeypatch.setattr(detect, "describe", lambda device: DeviceInfo("cuda:0", "NVIDIA H200", "H200", "sm_90"))
+    monkeypatch.setattr(collect, "host_us", lambda command: 80.0)
+    (tmp_path / "mine.py").write_text(CANDIDATE)
+    out = tmp_path / "out" / "evidence.json"
+    result = run_profile(
+        tmp_path / "mine.py", "--problem", "rms_norm", "--shape", "0", "--out", out, "--kernel", "gemm", "--launch", "1"
+    )
+    assert result.exit_code == 0 and "*   2" in result.output
+    evidence = read_evidence(out)
+    assert (evidence.kernel.name, evidence.kernel.index, evidence.kernel.us) == ("gemm_kernel", 2, 8.0)
+    assert (evidence.operator, evidence.shape, evidence.dsl) == ("rms_norm", "0", "triton")
+    assert evidence.figures()["atrex.host_over_device"] == pytest.approx(80 / 19.3045)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--shape", "99"], "no shape '99'"),
+        (["--shape", "0", "--device", "cpu"], "ncu profiles NVIDIA GPUs only"),
+        (["--shape", "0", "--problem", "rmsnorm"], "unknown operator"),
+    ],
+)
+def test_what_cannot_be_profiled_is_one_line(tmp_path, arguments, said):
+    (tmp_path / "rms_norm.py").write_text(CANDIDATE)
+    with pytest.raises(UserError, match=said):
+        run_profile(tmp_path / "rms_norm.py", *arguments, "--out", tmp_path / "e.json")
