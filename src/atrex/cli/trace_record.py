@@ -89,4 +89,6 @@ def _what(found) -> str:
     parts = [] if found.seconds is None else [f"{found.seconds:.2f} s"]
     if found.steps is not None:
         parts.append(f"{found.steps} steps")
+    if "writing_s" in found.details:
+        parts.append(f"the program stood still for {found.details['writing_s']:.2f} s while its trace was written")
     return f", {', '.join(parts)}" if parts else ""

@@ -98,6 +98,13 @@ def in_native_code():
     return turn
 
 
+def compiled():
+    import torch
+
+    model = torch.compile(torch.nn.Linear(4, 4), backend="eager")
+    return lambda: model(torch.ones(2, 4))
+
+
 def vllm():
     """A module where vLLM has its model runner, with the fields of a scheduler's output that matter."""
     import torch

@@ -4,6 +4,8 @@ import json
 import os
 import platform
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ from atrex.traces.record import attach, inject, payload
 from atrex.traces.record.attach import record_pid
 from atrex.traces.record.window import Window
 from tests.traces.record import small_torch
-from tests.traces.record.running import program, recorder, until
+from tests.traces.record.running import HERE, program, recorder, until
 from tests.traces.record.test_inject import attachable
 
 pytestmark = pytest.mark.skipif(
@@ -219,6 +221,30 @@ def test_batches_of_sglang_are_marked(turn, tmp_path):
         "step[EXTEND bs=16 toks=64]",
         "step[DECODE bs=16]",
     }
+
+
+@pytest.mark.slow
+def test_a_program_that_compiles_is_recorded_without_marks(turn, tmp_path):
+    found = record_pid(turn("compiled").pid, SHORT, tmp_path / "trace.json")
+    assert "steps are not marked: the program compiles with torch.compile" in found.notes
+    assert names(tmp_path / "trace.json", "cpu_op")
+    assert not [n for n in names(tmp_path / "trace.json", "user_annotation") if n.startswith(("step ", "execute_"))]
+
+
+def test_the_children_with_torch_of_a_process_without_it_are_named(small, tmp_path):
+    code = (
+        "import subprocess, sys; child = subprocess.Popen([sys.executable, *sys.argv[1:]]); "
+        "print(child.pid, flush=True); child.wait()"
+    )
+    (tmp_path / "child").mkdir()
+    command = [sys.executable, "-c", code, HERE / "models.py", "idle", tmp_path / "child"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "packages")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
+        child = int(parent.stdout.readline())
+        until((tmp_path / "child" / "ready").exists, "the child")
+        with pytest.raises(UserError, match=f"no torch is loaded in it; its children with torch: {child}$"):
+            record_pid(parent.pid, SHORT, tmp_path / "trace.json")
+        (tmp_path / "child" / "stop").touch()
 
 
 def test_a_main_thread_that_stays_in_native_code_is_told_and_given_up(turn, tmp_path, monkeypatch):

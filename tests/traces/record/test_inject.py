@@ -1,20 +1,25 @@
 """Attaching to real processes: they go on as if nothing had been, and survive the end of whoever attached."""
 
+import ctypes
 import os
 import platform
 import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
+import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from atrex.errors import UserError
 from atrex.traces.record import inject, memory, target
 from atrex.traces.record.elf import Elf
+from atrex.traces.record.ptrace import Registers
 from tests.traces.record.running import killed_at, program, recorder, until
 
 pytestmark = [
@@ -143,9 +148,25 @@ def test_a_long_wait_is_not_cut_short_and_runs_the_text_afterwards():
         running.finish()
 
 
+def test_a_wait_with_a_timeout_ends_when_it_would_have():
+    code = (
+        "import ctypes, os, time; print(os.getpid(), flush=True); began = time.monotonic(); "
+        "ctypes.PyDLL(None).usleep(1000000); print(time.monotonic() - began)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        pid = int(process.stdout.readline())
+        where = target.inspect(pid)
+        until(lambda: "nanosleep" in target.whereabouts(pid), "the sleep")
+        for _ in range(7):
+            time.sleep(0.1)
+            assert inject.inject(where, "pass").exact
+        # Had the timeout begun anew, it would end a second after the last of them.
+        assert 1.0 <= float(process.stdout.readline()) < 1.65
+
+
 def test_a_wait_for_a_reader_goes_on_after_the_stop():
     code = "import os, sys; print(os.getpid(), flush=True); print(sys.stdin.buffer.raw.read(5), flush=True)"
-    with subprocess.Popen([os.sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         pid = int(process.stdout.readline())
         where = target.inspect(pid)
         until(lambda: "read" in target.whereabouts(pid), "the read")
@@ -169,6 +190,49 @@ def test_a_call_that_waits_for_a_lock_is_undone():
             inject.inject(stuck, "pass", patience=0.2)
         running.attach()
         running.finish()
+
+
+def test_an_interpreter_that_is_being_set_up_is_waited_for(monkeypatch):
+    running_, answers = target.running, [False, False]
+    monkeypatch.setattr(target, "running", lambda where: answers.pop() if answers else running_(where))
+    with program("nothing") as running:
+        assert running.attach().tries == 3
+        monkeypatch.setattr(target, "running", lambda where: False)
+        with pytest.raises(UserError, match="its interpreter is being set up or taken down, for 0 s"):
+            inject.inject(running.where, "pass", patience=0.1)
+        running.finish()
+
+
+def test_a_stack_without_room_is_tried_again_elsewhere(monkeypatch):
+    write, failures = memory.write, [OSError(14, "Bad address")] * 2
+
+    def full_at_first(pid, address, content):
+        if failures:
+            raise failures.pop()
+        write(pid, address, content)
+
+    monkeypatch.setattr(memory, "write", full_at_first)
+    with program("vectors") as running:
+        assert running.attach().tries == 3
+        running.finish()
+
+
+def test_a_restartable_sequence_is_not_disturbed(monkeypatch):
+    """The kernel's area and descriptor of one (rseq(2)), in our own memory."""
+    monkeypatch.setattr(target, "running", lambda where: True)
+    begin, length = 0x5000, 0x40
+    descriptor = ctypes.create_string_buffer(struct.pack("<IIQQQ", 0, 0, begin, length, 0x6000))
+    area = ctypes.create_string_buffer(struct.pack("<IIQ", 0, 0, ctypes.addressof(descriptor)))
+    with program("nothing") as running:
+        attempt = inject._Attempt(replace(running.where, pid=os.getpid()), b"", lambda step: None)
+        attempt.tracee = SimpleNamespace(rseq=lambda: ctypes.addressof(area))
+        for at, held in ((begin - 1, False), (begin, True), (begin + length - 1, True), (begin + length, False)):
+            registers = Registers(rip=at, cs=0x33, orig_rax=0)
+            if held:
+                with pytest.raises(inject._Retry, match="restartable sequence"):
+                    attempt._check(registers)
+            else:
+                attempt._check(registers)
 
 
 def test_memory_of_a_recorder_that_died_is_not_used_again_until_its_text_has_run():

@@ -62,6 +62,7 @@ def record_pid(
     if window.steps and last["steps"] < window.steps:
         notes.append(f"the window of {window.seconds:g} s ended after {last['steps']} of {window.steps} steps")
     details = {"pid": pid, "python": ".".join(map(str, where.version)), "waited_s": round(waited, 4)}
+    details["writing_s"] = round(last["writing"], 4)
     if done is not None:
         details |= {"paused_s": round(done.paused_s, 6), "tries": done.tries}
     return Recorded([out], round(last["seconds"], 4), last["steps"], notes, details)

@@ -152,7 +152,7 @@ class Recording:
             if wanted and not self.abandoned():
                 self.profiler.export_chrome_trace(self.trace + ".part.json")
                 os.replace(self.trace + ".part.json", self.trace)
-                self.say("done", seconds=self.ended - self.began)
+                self.say("done", seconds=self.ended - self.began, writing=time.monotonic() - self.ended)
             else:
                 self.clear()
         finally:
