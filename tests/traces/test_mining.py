@@ -197,6 +197,18 @@ def test_a_mixed_step_becomes_prompts_and_single_tokens():
     ]  # fmt: skip
 
 
+def test_single_tokens_with_a_kernel_of_their_own_are_not_in_the_prompts_call():
+    step = {"context_requests": 2, "context_tokens": 100, "context_kv": 100, "generation_requests": 4,
+            "generation_tokens": 4, "generation_kv": 402}  # fmt: skip
+    ops = [op("_vllm_fa3_C::fwd", [100, 64, 64], [4000, 8, 64], [4000, 8, 64])]
+    prompts = group("attention_forward", "mixed", ops, step)
+    found = operators.module("unified_attention")
+    counts = {}
+    for ran in (set(), {("paged_attention_decode", "mixed")}):
+        counts[bool(ran)] = found.kwargs(values(found.dims(Call(prompts, None, app(), ran=ran))))[1]["num_seqs"]
+    assert counts == {False: 6, True: 2}
+
+
 def test_keys_that_were_repeated_for_the_product_count_once():
     repeated = op("aten::clone", [16, 8, 4, 1088, 128], [])
     core = op("aten::scaled_dot_product_attention", [16, 32, 1, 128], [16, 32, 1088, 128], [16, 32, 1088, 128])

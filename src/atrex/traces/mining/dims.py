@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,12 +43,12 @@ class Call:
 
     def __init__(
         self, group: CallGroup, config: ModelConfig | None, app: Application, learned: Mapping[str, Any] | None = None,
-        peers: Mapping[str, int] | None = None,
+        peers: Mapping[str, int] | None = None, ran: Collection[tuple[str, str]] = (),
     ) -> None:  # fmt: skip
         """`learned`: fixed dimensions that operands of other calls in the trace told. `peers`: how many calls without
-        operands each operator has in the trace."""
+        operands each operator has in the trace. `ran`: (operator, phase) of all its calls."""
         self.group, self.config, self.app = group, config, app
-        self.learned, self.peers = learned or {}, peers or {}
+        self.learned, self.peers, self.ran = learned or {}, peers or {}, ran
         self.typical = app.typical.get(group.phase if group.phase in (PREFILL, DECODE) else PREFILL, Typical())
 
     def ops(self, pattern: str) -> list[HostOp]:

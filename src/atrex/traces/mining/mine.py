@@ -155,12 +155,13 @@ def _mine_trace(task: _Task) -> tuple[list[Mined], list[Unmined]]:
     for group, _ in open_:
         if not any(op.dims for op in group.ops):
             peers[group.operator] += group.calls
+    ran = frozenset((group.operator, group.phase) for group, _ in open_)
     learned: dict[str, Any] = {}
     for _ in range(2):  # what the first pass learned of the architecture may be all that a call lacks
         missing = []
         for group, _ in open_:
             try:
-                mined.append(_shape(group, task, framework, learned, peers))
+                mined.append(_shape(Call(group, task.config, task.about, learned, peers, ran), task, framework))
             except Unknown as error:
                 missing.append((group, str(error)))
         open_, learned = missing, _learned(mined)
@@ -179,10 +180,8 @@ def _learned(mined: list[Mined]) -> dict[str, Any]:
     return {name: values_.pop() for name, values_ in found.items() if len(values_) == 1}
 
 
-def _shape(
-    group: CallGroup, task: _Task, framework: str | None, learned: dict[str, Any], peers: Counter[str]
-) -> Mined:  # fmt: skip
-    call = Call(group, task.config, task.about, learned, peers)
+def _shape(call: Call, task: _Task, framework: str | None) -> Mined:
+    group = call.group
     try:
         own = operators.module(group.operator)
     except KeyError:

@@ -52,6 +52,8 @@ def _batch(call: Call, total: int | None) -> Dims:
         }  # fmt: skip
     requests = call.requests(None, PREFILL)
     decoding = step.get("generation_requests", 0)
+    if call.group.operator == "attention_forward" and ("paged_attention_decode", call.group.phase) in call.ran:
+        decoding = 0  # single tokens have a kernel of their own in these steps
     if step.get("context_tokens"):
         tokens = Dim(step["context_tokens"], "traced", "tokens")
     elif total is not None:
@@ -63,7 +65,7 @@ def _batch(call: Call, total: int | None) -> Dims:
         cached = Dim(max(0, step["context_kv"] - tokens.value), "traced", "context")
     elif typical.context:
         cached = Dim(typical.context * requests.value, "typical", "context")
-    held = step.get("generation_kv")
+    held = step.get("generation_kv") if decoding else None
     if decoding and held is None:
         if call.app.typical.get("decode") is None or call.app.typical["decode"].context is None:
             raise Unknown("context: the step does not say what decoding requests hold, and fleet.yaml has no "
