@@ -49,7 +49,9 @@ class Module:
 
 padding = ""
 nn = types.SimpleNamespace(Module=Module)
-cuda = types.SimpleNamespace(is_initialized=lambda: False)
+cuda = types.SimpleNamespace(
+    capturing=False, is_initialized=lambda: cuda.capturing, is_current_stream_capturing=lambda: cuda.capturing
+)
 profiler = types.SimpleNamespace(ProfilerActivity=types.SimpleNamespace(CPU="cpu", CUDA="cuda"), profile=Profile)
 autograd = types.SimpleNamespace(
     _enabled=False, _profiler_enabled=lambda: autograd._enabled, profiler=types.SimpleNamespace(record_function=Range)

@@ -277,6 +277,24 @@ def test_a_program_that_ends_within_the_window_hands_over_what_there_is(small, t
     assert "the program ended within the window" in found.notes
 
 
+CAPTURING = "setattr(__import__('torch').cuda, 'capturing', {})"
+
+
+def test_the_capture_of_a_graph_is_not_disturbed_by_a_start(small, tmp_path):
+    inject_text(small, CAPTURING.format(True))
+    with pytest.raises(UserError, match="it is capturing a CUDA graph right now"):
+        record_pid(small.pid, SHORT, tmp_path / "trace.json")
+
+
+def test_the_capture_of_a_graph_is_not_disturbed_by_an_end(small, tmp_path):
+    def capture_for_a_while():
+        inject_text(small, CAPTURING.format(True))
+        threading.Timer(0.5, inject_text, (small, CAPTURING.format(False))).start()
+
+    found = record_pid(small.pid, Window(0.2), tmp_path / "trace.json", once_it_records(capture_for_a_while))
+    assert found.seconds > 0.5
+
+
 def test_an_interrupt_that_arrives_in_the_recorder_s_code_reaches_the_program():
     said = []
     recording = SimpleNamespace(say=lambda state, **more: said.append((state, more)))

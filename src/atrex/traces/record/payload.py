@@ -69,6 +69,8 @@ class Recording:
             return "it is still importing torch"
         if torch.autograd._profiler_enabled() or getattr(torch.autograd.profiler, "_is_profiler_enabled", False):
             return "a profiler already runs in it"
+        if capturing():
+            return "it is capturing a CUDA graph right now: try again"
         try:
             import ctypes
 
@@ -137,7 +139,10 @@ class Recording:
 
     def stop(self, _=None):
         """In the main thread, as a pending call."""
-        guarded(self, self.hand_over)
+        if capturing():  # stopping waits for the device, which would break the capture
+            self.stopping = False
+        else:
+            guarded(self, self.hand_over)
         return 0
 
     def hand_over(self):
@@ -187,6 +192,12 @@ class Recording:
                 os.unlink(path)
         with contextlib.suppress(OSError):
             os.rmdir(self.folder)
+
+
+def capturing():
+    """Whether this thread is capturing a CUDA or HIP graph."""
+    cuda = sys.modules["torch"].cuda
+    return cuda.is_initialized() and cuda.is_current_stream_capturing()
 
 
 def guarded(recording, body):
