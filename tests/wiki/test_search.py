@@ -186,3 +186,20 @@ def test_every_name_of_an_operator_finds_its_playbook():
         if f"playbook-{operator.replace('_', '-')}" not in [hit.id for hit in search(str(name), k=3).hits]
     ]
     assert lost == []
+
+
+def test_an_operator_put_together_from_several_words_is_seen():
+    assert "fused_rmsnorm_quant" in understand("fp8 quantization fused into rmsnorm").operators
+    assert "fused_moe" not in understand("router of a moe layer").operators
+
+
+def test_a_conversion_is_found_in_the_direction_that_was_asked():
+    assert search("convert triton to cute dsl").hits[0].id == "triton-to-cutedsl"
+    assert search("port a cute dsl kernel to triton").hits[0].id == "cutedsl-to-triton"
+
+
+def test_a_pasted_page_is_answered_in_time(cards):
+    page = "shared memory bank conflicts " + " ".join(f"line{i} of_a_log.txt" for i in range(5000))
+    start = time.process_time()
+    assert found(page, cards)[0] in ("lds-banks", "smem-swizzle")
+    assert time.process_time() - start < 1

@@ -15,6 +15,8 @@ from atrex.wiki.vocabulary import DATA, read_yaml, vocabulary
 ASKED, JOINED, SAME, PARTLY, NEAR = 1.0, 0.95, 0.75, 0.35, 0.3
 # Names of architectures and languages decide the scope; as words they say little about the subject.
 SCOPE_WORD = 0.4
+# Of a pasted log or page, so many words are read.
+MOST = 120
 
 Words = tuple[str, ...]
 
@@ -39,6 +41,7 @@ class Query:
     dsl: set[str] = field(default_factory=set)
     operators: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
+    languages: list[str] = field(default_factory=list)  # DSLs in the order in which they are named
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def understand(text: str) -> Query:
     Raises UserError when it names nothing.
     """
     tables, query = _tables(), Query(text)
-    compounds = [words_of(compound) for compound in re.findall(r"[A-Za-z0-9]+(?:[-_.]+[A-Za-z0-9]+)*", text)]
+    compounds = [words_of(compound) for compound in re.findall(r"[A-Za-z0-9]+(?:[-_.]+[A-Za-z0-9]+)*", text)[:MOST]]
     words = [word for compound in compounds for word in compound]
     whole = {sum(map(len, compounds[:i])): len(compound) for i, compound in enumerate(compounds)}
     folded = _fold(words)
@@ -122,6 +125,7 @@ def understand(text: str) -> Query:
         elif length > 1 or asked not in tables.skip:
             query.concepts.append(_concept(asked, key, tables))
             query.operators |= _operators([asked, *tables.same.get(key, ())])
+    query.operators |= _composed(query, tables)
     if not query.concepts:
         raise UserError(f"nothing to search for in {text!r}: name a technique, an operator, a counter or a chip")
     return query
@@ -142,6 +146,7 @@ def _scope(query: Query, asked: str, kind: str, name: str) -> None:
         query.vendors.add(name)
     else:
         query.dsl.add(name)
+        query.languages += [name] if name not in query.languages else []
     weight = 1.0 if kind == "chip" else SCOPE_WORD
     query.concepts.append(Concept(asked, {asked: ASKED}, weight))
 
@@ -159,6 +164,21 @@ def _concept(asked: str, key: Words, tables: _Tables) -> Concept:
             if word not in tables.skip:
                 phrases.setdefault(word, PARTLY)
     return Concept(asked, phrases)
+
+
+def _composed(query: Query, tables: _Tables) -> set[str]:
+    """Operators whose name is put together from several concepts: fp8 quantization fused into rmsnorm."""
+    said: set[str] = set()
+    for concept in query.concepts:
+        said.update(_fold(words_of(concept.asked)))
+        for name in tables.same.get(_key(concept.asked), ()):
+            said.update(_key(name))
+    found = set()
+    for operator in vocabulary().operators:
+        words = set(_key(operator)) - {"fused"}
+        if len(words) > 1 and words <= said:
+            found.add(operator)
+    return found
 
 
 def _operators(names: Iterable[str]) -> set[str]:

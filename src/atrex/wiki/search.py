@@ -27,7 +27,9 @@ COVERAGE = 0.5
 ARCH_FITS, VENDOR_FITS, ARCH_OTHER, VENDOR_OTHER = 1.2, 1.08, 0.55, 0.35
 DSL_FITS, DSL_OTHER = 1.2, 0.45
 OPERATOR_FITS, GROUP_FITS, OPERATOR_OTHER = 1.35, 1.12, 0.6
-KIND_FITS, SHEET_UNASKED, KERNEL_UNASKED, PLAYBOOK_OF_OPERATOR = 1.3, 0.6, 0.75, 1.25
+KIND_FITS, SHEET_UNASKED, KERNEL_UNASKED, PLAYBOOK_OF_OPERATOR = 1.3, 0.6, 0.75, 1.4
+# "triton to gluon" asks for the recipe of that direction; the one back comes after it.
+RECIPE_THERE, RECIPE_BACK = 1.4, 1.1
 VERIFIED = {"measured": 1.08, "compiled": 1.03}
 # Share of the score of the best hits that their relations pass on to other hits.
 PASSED_ON, BEST = 0.08, 5
@@ -227,6 +229,9 @@ def _fit(card: Mapping[str, Any], query: Query, filters: Filters) -> float:
         fit *= KIND_FITS if "hardware" in query.kinds and archs else SHEET_UNASKED
     elif card["kind"] in query.kinds:
         fit *= KIND_FITS
+        if card["kind"] == "recipe" and len(query.languages) == 2:
+            there, back = "-to-".join(query.languages), "-to-".join(reversed(query.languages))
+            fit *= {there: RECIPE_THERE, back: RECIPE_BACK}.get(card["id"], 1.0)
     elif card["kind"] == "kernel" and filters.kind is None:
         fit *= KERNEL_UNASKED
     elif card["kind"] == "playbook" and operators & set(card["operators"]):
