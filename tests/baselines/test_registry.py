@@ -59,3 +59,12 @@ def test_what_needs_conversions_stands_for_no_production():
 def test_a_patch_release_of_a_known_version_is_known():
     torch = baselines.get("torch")
     assert torch.knows("2.11.0+cu130") and not torch.knows("2.1") and not torch.knows("2.110.0")
+
+
+def test_a_function_that_an_older_version_lacks_is_said(monkeypatch):
+    flashinfer, problem = baselines.get("flashinfer"), SUITE.problem("block_scaled_mm")
+    shape = next(iter(problem.shapes.values()))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.5.3")
+    assert flashinfer.lacks(problem, shape) == "flashinfer-python has it since 0.7.4, this is 0.5.3"
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.10.0.post1")
+    assert flashinfer.lacks(problem, shape) is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +34,7 @@ class Function:
     `calls` names its functions, `note` what the call does beside them. `adapted` says that this is work which an engine
     would not do (copies of what a function overwrites, other layouts): such a time stands for no production time.
     `lacks` takes init_kwargs and input_kwargs of a shape and says what of it the library does not do, None for nothing.
+    `since` is the first version known to have the function, None for all that the adapter was written against.
     """
 
     operator: str
@@ -41,6 +43,7 @@ class Function:
     note: str | None = None
     adapted: bool = False
     lacks: Lacks = lambda init, inputs: None
+    since: str | None = None
 
 
 class Baseline:
@@ -60,7 +63,13 @@ class Baseline:
         _REGISTRY[name] = self
 
     def covers(
-        self, operator: str, calls: str, note: str | None = None, adapted: bool = False, lacks: Lacks | None = None
+        self,
+        operator: str,
+        calls: str,
+        note: str | None = None,
+        adapted: bool = False,
+        lacks: Lacks | None = None,
+        since: str | None = None,
     ) -> Callable[[type[torch.nn.Module]], type[torch.nn.Module]]:
         """Class decorator: this Model computes `operator` with the library."""
 
@@ -68,7 +77,7 @@ class Baseline:
             if operator in self.functions:
                 raise ValueError(f"{self.name}: {operator} stands twice")
             more = {"lacks": lacks} if lacks else {}
-            self.functions[operator] = Function(operator, calls, model, note, adapted, **more)
+            self.functions[operator] = Function(operator, calls, model, note, adapted, since=since, **more)
             return model
 
         return decorate
@@ -103,6 +112,9 @@ class Baseline:
         function = self.functions.get(problem.operator)
         if function is None:
             return None if self.has(problem.operator) else f"{self.name} has no {problem.operator}"
+        version = self.version
+        if function.since and version and _numbers(version) < _numbers(function.since):
+            return f"{self.distribution} has it since {function.since}, this is {version}"
         return function.lacks(shape.init_kwargs, shape.input_kwargs)
 
     def origin(self, operator: str) -> Origin:
@@ -118,6 +130,11 @@ class Baseline:
         function = self.functions[problem.operator]
         about = f'"""{problem.operator} by {self.distribution}: {function.calls}."""'
         return candidate_text(self.file.read_text(encoding="utf-8"), function.model.__name__, about)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release numbers that a version begins with: (0, 5, 3) of 0.5.3.post1+cu130."""
+    return tuple(int(part) for part in re.match(r"\d+(?:\.\d+)*", version)[0].split("."))
 
 
 @cache

@@ -14,7 +14,7 @@ from torch import nn
 from atrex.baselines.base import Baseline
 
 BASELINE = Baseline(
-    "flashinfer", __file__, "flashinfer-python", "pip install flashinfer-python==0.7.4", ("0.7.4",),
+    "flashinfer", __file__, "flashinfer-python", "pip install flashinfer-python==0.7.4", ("0.5.3", "0.7.4"),
     devices=("cuda",), production=True,
 )  # fmt: skip
 WORKSPACE = 256 << 20  # bytes: what its documentation recommends, twice
@@ -131,7 +131,9 @@ class FusedQkvRope(nn.Module):
         return {"q": q, "k": k, "v": v.clone(memory_format=torch.contiguous_format)}
 
 
-@BASELINE.covers("block_scaled_mm", "gemm.fp8_blockscale_gemm_sm90", note="Hopper only; its bf16 result widened")
+@BASELINE.covers(
+    "block_scaled_mm", "gemm.fp8_blockscale_gemm_sm90", note="Hopper only; its bf16 result widened", since="0.7.4"
+)
 class BlockScaledMm(nn.Module):
     def __init__(self, group_n, group_k):
         super().__init__()
