@@ -16,6 +16,7 @@ from atrex.cli import (
     generate,
     hardware,
     mcp,
+    optimize,
     profile,
     repro,
     score,
@@ -64,6 +65,7 @@ app.command("serve-judge")(serve_judge.serve_judge)
 app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
 app.command("agents")(generate.agents)
+app.add_typer(optimize.app, name="optimize", help="Campaigns that make a kernel faster, every claim measured.")
 app.command("generate")(generate.generate)
 
 

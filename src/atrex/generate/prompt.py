@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
@@ -28,29 +29,35 @@ class Prompt:
 
 def prompt(problem: Problem, dsl: str, target: Target) -> Prompt:
     """The prompt for one problem, DSL and target chip. Raises UserError for an unknown DSL."""
-    primer = _read(f"{dsl}.md")
     about = problem.metadata
-    text = (
-        _environment()
-        .from_string(_read(_TASK))
-        .render(
-            operator=problem.operator,
-            dsl=dsl,
-            constraints=get(dsl).constraints,
-            primer=primer,
-            target=target,
-            output=OUTPUT,
-            mutates=list(about.mutates),
-            constant=list(about.constant),
-            shapes=len(problem.shapes),
-        )
+    text = render(
+        _read(_TASK),
+        operator=problem.operator,
+        dsl=dsl,
+        constraints=get(dsl).constraints,
+        primer=primer(dsl),
+        target=target,
+        output=OUTPUT,
+        mutates=list(about.mutates),
+        constant=list(about.constant),
+        shapes=len(problem.shapes),
     )
     return Prompt(text, template_hash(dsl))
 
 
+def primer(dsl: str) -> str:
+    """A DSL in short."""
+    return _read(f"{dsl}.md")
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of ours with values put in; a value that is missing is an error."""
+    return _environment().from_string(template).render(**values)
+
+
 def template_hash(dsl: str) -> str:
     """Identifies what candidates of a DSL were asked for, whatever the problem."""
-    parts = [_read(_TASK), _read(f"{dsl}.md"), get(dsl).constraints]
+    parts = [_read(_TASK), primer(dsl), get(dsl).constraints]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

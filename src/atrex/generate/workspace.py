@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from atrex.problems.export import bundled
-from atrex.problems.model import Problem
+from atrex.problems.model import Problem, Shape
 
 LARGEST = 256 << 10  # bytes of a candidate
 
@@ -18,16 +19,17 @@ class NoCandidate(Exception):
     """The workspace holds no candidate. One line that says what is there instead."""
 
 
-def lay_out(root: Path, problem: Problem, prompt: str) -> None:
+def lay_out(root: Path, problem: Problem, prompt: str, chosen: Mapping[str, Shape] | None = None) -> None:
     """Make `root/workspace` anew, with reference.py, input.py, shapes.json and PROMPT.md and nothing else.
 
     What the references share is put into them: they need no package. Of shapes the listed ones are shown, not the
-    held-out ones. Raises OSError.
+    held-out ones, and only those `chosen` where some are. Raises OSError.
     """
     shutil.rmtree(root, ignore_errors=True)
     folder = root / "workspace"
     folder.mkdir(parents=True)
-    shapes = {s.id: {"init_kwargs": s.init_kwargs, "input_kwargs": s.input_kwargs} for s in problem.shapes.values()}
+    shown = (problem.shapes if chosen is None else chosen).values()
+    shapes = {s.id: {"init_kwargs": s.init_kwargs, "input_kwargs": s.input_kwargs} for s in shown}
     files = {
         "reference.py": bundled(problem.folder / "reference.py"),
         "input.py": bundled(problem.folder / "input.py"),

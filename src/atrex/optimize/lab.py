@@ -1,0 +1,92 @@
+"""Where a campaign measures: the judge, a contest of two kernels, and what can be seen of the incumbent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from atrex.errors import UserError
+from atrex.optimize.model import Settings
+from atrex.optimize.promotion import Round
+from atrex.profiling.evidence import Evidence
+from atrex.scoring.records import UnitRecord
+
+PATIENCE = 600.0  # seconds for a profiler
+
+
+class UnitFailed(Exception):
+    """A unit of a contest did not pass. `of_candidate` says whose; `record` is its record."""
+
+    def __init__(self, record: UnitRecord, of_candidate: bool):
+        super().__init__(record.verdict.reason)
+        self.record, self.of_candidate = record, of_candidate
+
+
+class Lab(Protocol):
+    """Measures kernels. A kernel and another never share a process."""
+
+    def judge(self, source: Path) -> list[UnitRecord]:
+        """Records of all the campaign's shapes, with seeds and inputs that no earlier call has used."""
+
+    @contextmanager
+    def contest(self, incumbent: Path, candidate: Path) -> Iterator[Round]:
+        """Something that measures both once, shape after shape, in a drawn order. It raises UnitFailed."""
+
+    def look(self, source: Path, shape: str) -> Evidence | None:
+        """What a profiler says of a kernel on one shape; None where there is none."""
+
+
+class LocalLab:
+    """The judge on a device of this machine."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._suite = Path(settings.suite) if settings.suite else None
+
+    def judge(self, source: Path) -> list[UnitRecord]:
+        from atrex.evaluate.api import evaluate
+
+        s = self._settings
+        records = evaluate(source, s.operator, s.shapes, s.device, dsl=s.dsl, suite=self._suite)
+        return [record for record in records if not record.held_out or record.verdict.status != "passed"]
+
+    @contextmanager
+    def contest(self, incumbent: Path, candidate: Path) -> Iterator[Round]:
+        from atrex.evaluate.versus import Bout, Match, Stopped
+
+        s = self._settings
+        match = Match(
+            str(incumbent), str(candidate), s.operator, ",".join(s.shapes), s.dsl, s.device, suite=self._suite
+        )
+        with Bout(match) as bout:
+
+            def measure(shapes=None):
+                try:
+                    return bout.round(shapes)
+                except Stopped as stopped:
+                    raise UnitFailed(stopped.record, stopped.record.candidate == str(candidate)) from None
+
+            yield measure
+
+    def look(self, source: Path, shape: str) -> Evidence | None:
+        from atrex.hardware.detect import describe
+        from atrex.problems.load import load_suite
+        from atrex.profiling import collect, ncu
+
+        s = self._settings
+        if not s.device.startswith("cuda"):
+            return None
+        try:
+            program = ncu.find_ncu()
+        except UserError:
+            return None
+        problem = load_suite(self._suite).problem(s.operator)
+        command = collect.forward_command(source, s.operator, shape, s.device, 3, self._suite)
+        launches, missing = ncu.profile(command, source.with_suffix(".ncu-rep"), PATIENCE)
+        return collect.evidence_of(
+            launches, collect.choose(launches, None, None), missing, tool_version=ncu.version(program),
+            command=command, device=describe(s.device), candidate=source.name, source=source.read_bytes(),
+            operator=s.operator, shape=shape, dsl=s.dsl, work=problem.work(problem.shape(shape)),
+        )  # fmt: skip

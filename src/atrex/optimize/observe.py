@@ -1,0 +1,94 @@
+"""From measurements of the incumbent to evidence with one named bottleneck, and to the cards that speak of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atrex.optimize.lab import Lab
+from atrex.optimize.model import Evidence, Knowledge, Record, ShapeEvidence
+from atrex.optimize.store import Campaign
+from atrex.optimize.validate import path_of
+from atrex.scoring.records import UnitRecord
+
+CARDS = 6
+_HOST_BOUND, _NEAR_FLOOR = 1.0, 2.0
+
+
+def evidence(campaign: Campaign, incumbent: Record, lab: Lab) -> Evidence:
+    """What keeps the incumbent from the roofline, on the shape that loses most time to it.
+
+    From the judge's records of every shape and, where there is one, a profiler's of that shape.
+    """
+    records = _judged(campaign, incumbent.number)
+    shapes = {
+        record.shape: ShapeEvidence(
+            median_us=record.performance.median_us,
+            roofline_us=record.roofline.roofline_us,
+            share=record.roofline.roofline_us / record.performance.median_us,
+            bound=record.roofline.bound,
+            figures=_figures(record),
+        )
+        for record in records
+        if record.performance and record.roofline and not record.held_out
+    }
+    worst = max(shapes, key=lambda shape: shapes[shape].median_us - shapes[shape].roofline_us)
+    lost = shapes[worst].median_us - shapes[worst].roofline_us
+    profile = lab.look(campaign.kernel, worst)
+    if profile is None:
+        tool, named, notes = "the judge's clocks, host time and owners of time", _bottleneck(shapes[worst]), []
+    else:
+        from atrex.wiki.advise import advise
+
+        shapes[worst].figures |= profile.figures()
+        advice = advise(profile)
+        tool = f"{profile.tool} {profile.tool_version}"
+        named = advice.symptoms[0].title if advice.symptoms else _bottleneck(shapes[worst])
+        notes = [advice.verdict, *(symptom.says for symptom in advice.symptoms[1:])]
+    return Evidence(
+        tool=tool, incumbent=incumbent.number, shapes=shapes, worst_shape=worst, bottleneck=named, lost_us=lost,
+        notes=notes,
+    )  # fmt: skip
+
+
+def knowledge(campaign: Campaign, seen: Evidence) -> Knowledge:
+    """Cards for the bottleneck: what the wiki finds for it, the operator and the DSL. Ids of the best, best first."""
+    from atrex.wiki.search import Filters, search
+
+    settings = campaign.settings
+    query = f"{seen.bottleneck} {settings.operator.replace('_', ' ')} {settings.dsl}"
+    dsl = settings.dsl if settings.dsl != "cpp" else None
+    hits = search(query, Filters(dsl=dsl), k=CARDS).hits
+    return Knowledge(query=query, cards=[hit.id for hit in hits])
+
+
+def _judged(campaign: Campaign, number: int) -> Sequence[UnitRecord]:
+    lines = path_of(campaign, number).read_text().splitlines()
+    return [UnitRecord.model_validate_json(line) for line in lines if line]
+
+
+def _figures(record: UnitRecord) -> dict[str, float]:
+    timed, found = record.performance, {}
+    for name in ("host_us", "kernel_us", "p10_us", "p90_us"):
+        value = getattr(timed, name)
+        if value is not None:
+            found[f"atrex.{name}"] = value
+    if record.adoption:
+        found["atrex.dsl_share"] = record.adoption.share
+    if record.roofline.floor_us:
+        found["atrex.floor_us"] = record.roofline.floor_us
+    return found
+
+
+def _bottleneck(shape: ShapeEvidence) -> str:
+    """A bottleneck named from clocks alone: the host, the launch floor, or the resource that bounds the shape."""
+    figures = shape.figures
+    kernel = figures.get("atrex.kernel_us", shape.median_us)
+    if figures.get("atrex.host_us", 0.0) > _HOST_BOUND * shape.median_us:
+        return "host time of the launch"
+    if figures.get("atrex.floor_us", 0.0) * _NEAR_FLOOR > kernel:
+        return "launch overhead of a tiny kernel"
+    if kernel < 0.5 * shape.median_us:
+        return "gaps between kernels, launches that could be one"
+    if shape.bound == "memory":
+        return "memory bandwidth below the roofline"
+    return f"{shape.bound} throughput below its peak"

@@ -1,0 +1,231 @@
+"""A campaign on disk. Artifacts appear whole or not at all, and where the campaign stands follows from those there are.
+
+    campaign.json            settings, never changed
+    roofline.json            what the hardware allows
+    iterations/NNNN/         evidence.json knowledge.json plan.json candidate.py validation.json stop.json
+    memory/NNNN.json         one record per iteration, 0 is the baseline
+    measurements/NNNN*.json  what the judge and the contest measured
+    masks.jsonl              restarts, appended to
+    kernel/                  a git repository with the incumbent, a tag per accepted iteration
+
+All of it belongs to the supervisor. An agent sees copies, and gives back one file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from atrex.errors import UserError
+from atrex.optimize.model import Evidence, Knowledge, Mask, Plan, Record, Roofline, Settings, Stop, Validation
+
+Form = TypeVar("Form", bound=BaseModel)
+KERNEL = "kernel.py"
+_SETTINGS, _ROOFLINE, _MASKS = "campaign.json", "roofline.json", "masks.jsonl"
+STAGES: dict[str, type[BaseModel]] = {
+    "evidence": Evidence, "knowledge": Knowledge, "plan": Plan, "validation": Validation, "stop": Stop,
+}  # fmt: skip
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+class Campaign:
+    """An existing campaign directory. Raises UserError for one that is none, or that was damaged."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        if not (path / _SETTINGS).is_file():
+            raise UserError(f"{path}: no {_SETTINGS}; expected a campaign that atrex optimize init has made")
+        self.settings = self._read(path / _SETTINGS, Settings)
+
+    @classmethod
+    def create(cls, path: Path, settings: Settings, roofline: Roofline) -> Campaign:
+        """Start a campaign in an empty or new folder. Raises UserError."""
+        if path.exists() and any(path.iterdir()):
+            raise UserError(f"{path}: not empty; a campaign needs a folder of its own")
+        if shutil.which("git") is None:
+            raise UserError("git is not on PATH: a campaign keeps its kernels in a repository; install git")
+        try:
+            for folder in ("iterations", "memory", "measurements", "kernel"):
+                (path / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+        _git(path / "kernel", "init", "-q", "-b", "main")
+        write(path / _ROOFLINE, roofline.model_dump_json(indent=1))
+        write(path / _SETTINGS, settings.model_dump_json(indent=1))  # last: from here on it is a campaign
+        return cls(path)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the campaign for one supervisor. Raises UserError while another one works on it."""
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"{self.path}: another command is working on this campaign") from None
+            yield
+
+    # -- artifacts -------------------------------------------------------------------------------------------------
+
+    @property
+    def roofline(self) -> Roofline:
+        return self._read(self.path / _ROOFLINE, Roofline)
+
+    def iteration(self, number: int) -> Path:
+        return self.path / "iterations" / f"{number:04d}"
+
+    def has(self, number: int, stage: str) -> bool:
+        return (self.iteration(number) / _file(stage)).exists()
+
+    def put(self, number: int, stage: str, content: BaseModel | str) -> None:
+        """Leave an artifact of an iteration. One that is there already stays: no step is done twice."""
+        path = self.iteration(number) / _file(stage)
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, content if isinstance(content, str) else content.model_dump_json(indent=1))
+
+    def get(self, number: int, stage: str):
+        """The artifact of a stage, of that stage's form. Raises UserError when it is missing or damaged."""
+        return self._read(self.iteration(number) / _file(stage), STAGES[stage])
+
+    def candidate(self, number: int) -> Path:
+        return self.iteration(number) / _file("candidate")
+
+    def drop(self, number: int, *stages: str) -> None:
+        """Take back artifacts of the iteration at hand, that nothing was built on."""
+        for stage in stages:
+            (self.iteration(number) / _file(stage)).unlink(missing_ok=True)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Iterations that were begun, in order."""
+        return sorted(int(path.name) for path in (self.path / "iterations").iterdir() if path.name.isdigit())
+
+    def measured(self, name: str, content: str) -> None:
+        write(self.path / "measurements" / name, content)
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> list[Record]:
+        """All records, in order."""
+        return [self._read(path, Record) for path in sorted((self.path / "memory").glob("[0-9]*.json"))]
+
+    def remember(self, record: Record) -> None:
+        path = self.path / "memory" / f"{record.number:04d}.json"
+        if not path.exists():
+            write(path, record.model_dump_json(indent=1))
+
+    @property
+    def incumbent(self) -> Record | None:
+        """The record of the accepted kernel, None before there is a baseline."""
+        accepted = [record for record in self.memory if record.accepted]
+        return accepted[-1] if accepted else None
+
+    @property
+    def masks(self) -> list[Mask]:
+        path = self.path / _MASKS
+        found = []
+        for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+            try:
+                found.append(Mask.model_validate_json(line))
+            except ValidationError as error:
+                raise UserError(f"{path}:{number}: {_first(error)}") from None
+        return found
+
+    def mask(self, mask: Mask) -> None:
+        """Append a restart; one of a session that has one already is not appended again."""
+        if any(each.session == mask.session for each in self.masks):
+            return
+        with (self.path / _MASKS).open("a") as file:
+            file.write(mask.model_dump_json() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @property
+    def session(self) -> int:
+        """The agent's session: 0, and one more with every restart."""
+        return max((mask.session for mask in self.masks), default=0)
+
+    @property
+    def visible(self) -> list[Record]:
+        """What the agent of this session may see of the memory."""
+        hidden = {number for mask in self.masks if mask.session == self.session for number in mask.hidden}
+        return [record for record in self.memory if record.number not in hidden]
+
+    # -- kernels ---------------------------------------------------------------------------------------------------
+
+    def accept(self, number: int) -> None:
+        """Commit a candidate as the incumbent, with a tag to come back to. Done already: nothing happens."""
+        folder, tag = self.path / "kernel", "baseline" if number == 0 else f"iteration-{number:04d}"
+        if _git(folder, "tag", "--list", tag):
+            return
+        shutil.copyfile(self.candidate(number), folder / KERNEL)
+        _git(folder, "add", KERNEL)
+        _git(folder, "commit", "-q", "--allow-empty", "-m", tag)
+        _git(folder, "tag", tag)
+
+    @property
+    def kernel(self) -> Path:
+        """The incumbent's source."""
+        return self.path / "kernel" / KERNEL
+
+    def _read(self, path: Path, form: type[Form]) -> Form:
+        try:
+            return form.model_validate_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"{path}: missing; the campaign is damaged") from None
+        except ValidationError as error:
+            raise UserError(f"{path}: {_first(error)}") from None
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all, also after a crash."""
+    new = path.with_name(f".{path.name}.new")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text.rstrip("\n") + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def parse(path: Path, form: type[Form]) -> Form:
+    """A form from a file that somebody else wrote. Raises UserError naming the file, the field and the fault."""
+    try:
+        return form.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise UserError(f"{path}: not JSON") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: {_first(error)}") from None
+
+
+def _file(stage: str) -> str:
+    return "candidate.py" if stage == "candidate" else f"{stage}.json"
+
+
+def _first(error: ValidationError) -> str:
+    one = error.errors()[0]
+    return f"{'.'.join(map(str, one['loc'])) or 'document'}: {one['msg']}"
+
+
+def _git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=atrex", "-c", "user.email=atrex@localhost", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"{folder}: git {words[0]}: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout.strip()
