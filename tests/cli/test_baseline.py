@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -165,6 +166,24 @@ def test_a_finished_run_is_continued_or_refused(judged):
     folder, _, _ = judged
     done = atrex("baseline", "torch", "--problem", "rms_norm", "--device", "cpu", "--out", "base", cwd=folder)
     assert done.returncode == 2 and "--resume continues it" in done.stderr
+
+
+def test_a_published_production_time_is_written_on_its_chip_alone(tmp_path):
+    from atrex.problems.load import load_suite
+
+    folder = tmp_path / "rms_norm"
+    shutil.copytree(load_suite().problem("rms_norm").folder, folder)
+    about = json.loads((folder / "metadata.json").read_text())
+    about["shapes"]["15"]["production"] |= {"cpu": {"us": 70.0, "backend": "made up"}}
+    (folder / "metadata.json").write_text(json.dumps(about))
+    done = atrex(
+        "eval", EXAMPLE, "--suite", folder, "--shapes", "15", "--device", "cpu", "--quick", "--out", "run",
+        "--all-sizes", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (record,) = units(tmp_path / "run")
+    assert record["baselines"] == {"production": 70.0} and record["production"] == "published, made up"
+    assert "published, made up (1 operator)" in atrex("score", "run", cwd=tmp_path).stdout
 
 
 @pytest.mark.slow
