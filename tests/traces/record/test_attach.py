@@ -156,6 +156,29 @@ def test_when_the_recorder_is_killed_the_program_stops_recording_and_cleans_up(m
     assert not (tmp_path / "lost.json").exists()
 
 
+def test_a_recorder_that_is_killed_while_the_trace_is_written_leaves_no_file(multiplying, tmp_path):
+    """The end of its wait for the program is put off, as if it had been killed there."""
+    before, (reader, writer) = folders(), os.pipe()
+    slow = "(lambda p: (setattr(p, 'export_kept', p.export_chrome_trace), setattr(p, 'export_chrome_trace', "
+    slow += "lambda self, path: (__import__('time').sleep(0.5), p.export_kept(self, path)))))"
+    inject_text(multiplying, slow + "(__import__('torch').profiler.profile)")
+    pid = recorder(
+        multiplying.where,
+        lambda where: record_pid(
+            where.pid, Window(0.05), tmp_path / "a.json", once_it_records(lambda: os.write(writer, b"x"))
+        ),
+    )
+    os.read(reader, 1)
+    until(lambda: any((f / "status.json").exists() and "stopping" in (f / "status.json").read_text()
+                      for f in folders() - before), "the end of the window")  # fmt: skip
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    until(lambda: folders() == before, "the folder to be removed")
+    undo = "(lambda p: setattr(p, 'export_chrome_trace', p.export_kept))(__import__('torch').profiler.profile)"
+    inject_text(multiplying, undo)
+    record_pid(multiplying.pid, Window(0.05), tmp_path / "next.json")
+
+
 def test_a_profiler_of_the_program_itself_is_left_alone(multiplying, tmp_path):
     text = "(lambda torch: {0})(__import__('torch'))"
     inject_text(multiplying, text.format("(setattr(torch, '_own', torch.profiler.profile()), torch._own.start())"))

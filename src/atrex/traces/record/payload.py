@@ -150,18 +150,17 @@ class Recording:
             return
         try:
             self.ended = time.monotonic()
-            wanted = not self.abandoned()
-            if wanted:
+            if not self.abandoned():
                 self.say("stopping")
             self.close_profiler()
-            if wanted and not self.abandoned():
+            if not self.abandoned():
                 self.profiler.export_chrome_trace(self.trace + ".part.json")
                 os.replace(self.trace + ".part.json", self.trace)
                 self.say("done", seconds=self.ended - self.began, writing=time.monotonic() - self.ended)
-            else:
-                self.clear()
         finally:
             self.finish()
+            if self.abandoned():
+                self.clear()
 
     def close_profiler(self):
         """Stop and put back, whatever happens in between."""
@@ -171,7 +170,12 @@ class Recording:
         finally:
             if self.started:
                 self.started = False
-                self.profiler.stop()
+                try:
+                    self.profiler.stop()
+                except BaseException:  # a signal handler of the program may have raised in the middle of it
+                    with contextlib.suppress(BaseException):
+                        self.profiler.stop()
+                    raise
 
     def cut_short(self):
         """The program ends within the window: what there is of it is handed over."""
@@ -187,7 +191,8 @@ class Recording:
 
     def clear(self):
         """Nobody waits for the trace: leave nothing of this recording behind."""
-        for path in (self.status_file, os.path.join(self.folder, "lock"), os.path.join(self.folder, "begin.py")):
+        others = (os.path.join(self.folder, name) for name in ("lock", "begin.py"))
+        for path in (self.trace, self.trace + ".part.json", self.status_file, self.status_file + ".new", *others):
             with contextlib.suppress(OSError):
                 os.unlink(path)
         with contextlib.suppress(OSError):
@@ -197,7 +202,10 @@ class Recording:
 def capturing():
     """Whether this thread is capturing a CUDA or HIP graph."""
     cuda = sys.modules["torch"].cuda
-    return cuda.is_initialized() and cuda.is_current_stream_capturing()
+    try:
+        return cuda.is_initialized() and cuda.is_current_stream_capturing()
+    except Exception:
+        return False
 
 
 def guarded(recording, body):
@@ -255,8 +263,11 @@ class Marks:
     def wrap(self, owner, method, describe, nested=False):
         original, marks = vars(owner)[method], self
         record, identity = self.torch.autograd.profiler.record_function, _thread.get_ident
+        compiling = getattr(getattr(self.torch, "compiler", None), "is_compiling", lambda: False)
 
         def step(*args, **kwargs):
+            if compiling():
+                return original(*args, **kwargs)
             me = identity()
             if marks.recording.stopping or me in marks.inside or (nested and not marks.outermost(me)):
                 return original(*args, **kwargs)
