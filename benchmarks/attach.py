@@ -124,6 +124,7 @@ def main() -> None:
         "command": "python benchmarks/attach.py " + " ".join(sys.argv[1:]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
+        "load_before": round(os.getloadavg()[0], 1),
         "versions": {"python": platform.python_version(), **{n: version(n) for n in ("atrex", "torch", "numpy")}},
         "programs": {},
     }
@@ -141,6 +142,7 @@ def main() -> None:
         print("torch", json.dumps(found["torch"]), flush=True)
     found["attachments"] = sum(p["attachments"] for p in found["programs"].values())
     found["recorders_killed"] = sum(p["recorders_killed"] for p in found["programs"].values())
+    found["load_after"] = round(os.getloadavg()[0], 1)
     options.out.write_text(json.dumps(found, indent=2) + "\n")
     print(f"{found['attachments']} attachments, {found['recorders_killed']} recorders killed: no crash, no hang")
 
