@@ -20,9 +20,9 @@ def eager(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor 
 def attention_forward(case: Case) -> torch.Tensor:
     q, k, v = (case.inputs[n] for n in ("q", "k", "v"))
     out = torch.zeros_like(q)
-    bounds = case.inputs["cu_seqlens_q"].tolist()
-    for start, end in zip(bounds, bounds[1:], strict=False):
-        out[start:end] = eager(q[start:end], k[start:end], v[start:end], None, q.shape[-1] ** -0.5)
+    bounds, bounds_k = (case.inputs[n].tolist() for n in ("cu_seqlens_q", "cu_seqlens_k"))
+    for start, end, first, last in zip(bounds, bounds[1:], bounds_k, bounds_k[1:], strict=False):
+        out[start:end] = eager(q[start:end], k[first:last], v[first:last], None, q.shape[-1] ** -0.5)
     return out
 
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from atrex.errors import UserError
+from atrex.problems.compare import own_oracle
 from atrex.problems.compiled import COMPILED, compiled_shapes
 from atrex.problems.lint import CPU_BUDGET, UNLIMITED
 from atrex.problems.load import SHIPPED, load_problem, load_suite
+from atrex.problems.modules import load_module
 from atrex.problems.mutants import Outcome, check_mutants, kill_table
 from atrex.problems.skeleton import new_problem
 
@@ -75,6 +77,13 @@ def test_a_right_kernel_that_fails_is_unsound(folder):
 def test_a_replacement_that_fits_nothing_is_refused(folder):
     with pytest.raises(UserError, match="is not in reference.py"):
         table_of(folder, 'WRONG = {"x": ("no such text", "")}')
+
+
+def test_every_operator_has_three_right_kernels():
+    for problem in load_suite().problems.values():
+        others = load_module(problem.folder / "mutants.py").RIGHT
+        # In float64 the reference is another kernel, except where it is judged as it stands.
+        assert len(others) + (not own_oracle(problem)) >= 3, problem.operator
 
 
 def test_every_shipped_mutant_still_fits_its_reference():

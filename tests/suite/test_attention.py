@@ -79,6 +79,73 @@ def test_attention_forward_is_torchs():
     torch.testing.assert_close(forward("attention_forward", shape, inputs)["out"], torch.cat(want))
 
 
+def test_attention_forward_takes_keys_of_another_length():
+    kwargs = {"seq_lens": [19, 1, 40], "key_lens": [33, 64, 7], "num_heads": 3, "head_dim": 72}
+    shape = shape_of("attention_forward", **kwargs)
+    inputs = widened(drawn("attention_forward", shape))
+    bounds = [inputs[n].tolist() for n in ("cu_seqlens_q", "cu_seqlens_k")]
+    assert {(b - a, d - c) for (a, b), (c, d) in zip(*(zip(x, x[1:], strict=False) for x in bounds), strict=True)} == {
+        (19, 33), (1, 64), (40, 7)
+    }  # fmt: skip
+    q, k, v = (
+        [x.transpose(0, 1) for x in inputs[n].split(torch.tensor(b).diff().tolist())]
+        for n, b in zip("qkv", (bounds[0], bounds[1], bounds[1]), strict=True)
+    )
+    want = [sdpa(*operands).transpose(0, 1) for operands in zip(q, k, v, strict=True)]
+    torch.testing.assert_close(forward("attention_forward", shape, inputs)["out"], torch.cat(want))
+    work = SUITE.problem("attention_forward").work(shape)
+    assert work.total_flops == 4 * 3 * 72 * (19 * 33 + 64 + 40 * 7)
+    assert (work.bytes_read, work.bytes_written) == (2 * 3 * 72 * (60 + 2 * 104) + 2 * 4 * 4, 2 * 3 * 72 * 60)
+
+
+def corner(operator, sid, name):
+    """(shape, inputs) of one corner case."""
+    problem = SUITE.problem(operator)
+    return problem.shape(sid), problem.corner_cases(problem.shape(sid), 1, "cpu")[name]()
+
+
+def wrong_kernel(operator, name):
+    """The wrong kernel `name` of an operator's mutants, as a function of shape and inputs."""
+    folder = SUITE.problem(operator).folder
+    old, new = load_module(folder / "mutants.py").WRONG[name]
+    source = {}
+    exec((folder / "reference.py").read_text().replace(old, new), source)  # noqa: S102 - our own text
+    return lambda shape, inputs: {"out": source["Model"](**shape.init_kwargs)(**inputs)}
+
+
+@pytest.mark.parametrize("case", ["more_keys", "fewer_keys"])
+def test_keys_within_the_queries_bounds_fail(case):
+    shape, inputs = corner("attention_forward", "11", case)
+    out = wrong_kernel("attention_forward", "keys within the queries' bounds")(shape, inputs)
+    assert passes("attention_forward", shape, inputs, forward("attention_forward", shape, inputs))
+    assert not passes("attention_forward", shape, inputs, out)
+
+
+NAN_OUTSIDE = [
+    ("unified_attention", "15", "nan_outside", "slots past the context times zero"),
+    ("paged_attention_decode", "3", "nan_outside", "slots past the context times zero"),
+    ("mla_decode_attention", "1", "nan_after", "rows past the context times zero"),
+]
+
+
+@pytest.mark.parametrize("operator, sid, case, mutant", NAN_OUTSIDE)
+def test_nan_in_slots_of_no_token_is_not_read(operator, sid, case, mutant):
+    shape, inputs = corner(operator, sid, case)
+    assert any(t.isnan().any() for t in inputs.values())
+    out = forward(operator, shape, inputs)
+    assert out["out"].isfinite().all() and passes(operator, shape, inputs, out)
+    assert not passes(operator, shape, inputs, wrong_kernel(operator, mutant)(shape, inputs))
+
+
+def test_queries_of_no_sequence_get_zero():
+    shape, inputs = corner("unified_attention", "15", "queries_of_no_sequence")
+    end = int(inputs["cu_seqlens_q"][-1])
+    out = forward("unified_attention", shape, inputs)["out"]
+    assert end < len(out) and (out[end:] == 0).all() and (out[:end] != 0).any(-1).all()
+    left = wrong_kernel("unified_attention", "queries of no sequence left as they are")(shape, inputs)
+    assert not passes("unified_attention", shape, inputs, left)
+
+
 def test_mla_decode_is_torchs_with_the_cache_as_keys_and_values():
     kwargs = {"nhead": 4, "kv_lora_rank": 24, "qk_rope_head_dim": 8}
     shape = shape_of("mla_decode_attention", kwargs, batch_size=5, ctx_len=9, **kwargs)
@@ -143,10 +210,13 @@ def test_tokens_lost_from_a_long_context_show(lost):
 
 def by_kernel(inputs, how):
     """attention_forward as kernels do it, in float32 with one intermediate rounded to bf16."""
-    out, bounds = torch.zeros_like(inputs["q"]), inputs["cu_seqlens_q"].tolist()
+    out = torch.zeros_like(inputs["q"])
+    places, there = (inputs[n].tolist() for n in ("cu_seqlens_q", "cu_seqlens_k"))
     scale = inputs["q"].shape[2] ** -0.5 / math.log(2)
-    for a, b in ((a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a):
-        q, k, v = (inputs[n][a:b].float().transpose(0, 1) for n in "qkv")
+    for a, b, c, d in zip(places, places[1:], there, there[1:], strict=False):
+        if a == b:
+            continue
+        q, k, v = (x.float().transpose(0, 1) for x in (inputs["q"][a:b], inputs["k"][c:d], inputs["v"][c:d]))
         if how == "scaled queries":
             logits = (q * scale).bfloat16().float() @ k.transpose(1, 2)
         else:

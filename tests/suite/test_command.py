@@ -43,6 +43,12 @@ def test_show_table_has_a_line_a_shape():
     assert sum(line[:2].strip().isdigit() for line in shown.splitlines()) == 8
 
 
+def test_show_prints_what_both_sides_take_once():
+    shown = RUN.invoke(app, ["show", "moe_count_and_sort"]).stdout
+    rows = [line for line in shown.splitlines() if "token_count=" in line]
+    assert rows and all(line.count("num_experts=") == 1 for line in rows)
+
+
 @pytest.mark.parametrize(
     "arguments", [["show", "rms_nrm"], ["show", "rms_norm", "--shape", "x"], ["list", "--suite", "/no"]]
 )

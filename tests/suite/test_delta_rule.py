@@ -206,6 +206,26 @@ def test_a_state_rounded_to_eleven_bits_passes_and_one_carried_in_half_precision
     assert compare(UPDATE, shape, inputs, expected, base, {**outputs, "initial_state": untouched}).passed
 
 
+@pytest.mark.parametrize("shape_id", ["8", "19"])
+def test_float16_operands_are_right_and_bf16_ones_are_not(shape_id):
+    """16-bit products are the fastest that a right kernel can use, whence the charge at their rate."""
+    shape = UPDATE.shape(shape_id)
+    models = load_module(UPDATE.folder / "mutants.py")
+
+    class Bf16Operands(models._SmallChunks):
+        def operand(self, x):
+            return x.bfloat16().float()
+
+    rejected = []
+    for name, make in UPDATE.corner_cases(shape, 1, "cpu").items():
+        inputs = make()
+        expected, base = oracle(UPDATE, shape, inputs), declared(UPDATE, shape, inputs)
+        half, bf16 = (kind(**shape.init_kwargs)(**inputs) for kind in (models._HalfOperands, Bf16Operands))
+        assert compare(UPDATE, shape, inputs, expected, base, half).passed, name
+        rejected += [name] * (not compare(UPDATE, shape, inputs, expected, base, bf16).passed)
+    assert {"ragged_tail", "padding", "whole_pool", "steep_gates"} <= set(rejected)
+
+
 def _eleven_bits(x):
     mantissa, exponent = torch.frexp(x)
     return torch.ldexp((mantissa * 2**11).round() / 2**11, exponent)

@@ -134,6 +134,17 @@ def test_a_stale_or_shifted_convolution_state_fails(shape_id):
         assert not compare(problem, shape, inputs, expected, base, outputs).passed
 
 
+@pytest.mark.parametrize("shape_id", ["9", "h4"])
+def test_a_convolution_without_activation_is_the_sum_alone(shape_id):
+    problem, shape, inputs, expected, base = case("causal_conv1d", shape_id)
+    past = torch.cat([inputs["initial_state"], inputs["x"][None]], 2).double()
+    sums = F.conv1d(past, inputs["weight"].double()[:, None], inputs["bias"].double(), groups=past.shape[1])[0]
+    torch.testing.assert_close(expected["out"], sums)
+    for out, right in ((sums, True), (F.silu(sums), False)):
+        outputs = {**base, "out": out.to(torch.bfloat16)}
+        assert compare(problem, shape, inputs, expected, base, outputs).passed is right
+
+
 def test_a_convolution_carries_on_from_its_state():
     """Two calls on two halves, the state handed on, are one call on the whole."""
     problem = PROBLEMS["causal_conv1d"]
