@@ -171,6 +171,8 @@ class Supervisor:
         )
         campaign.remember(record)
         self._told(line(record))
+        if validation.classified not in (None, record.category) and number != BASELINE:
+            self._told(f"     the edit looks like {validation.classified}, the plan says {record.category}")
 
     def _mask(self, number: int) -> None:
         campaign, settings = self.campaign, self.campaign.settings

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from atrex.optimize.classify import classify
 from atrex.optimize.lab import Lab, UnitFailed
 from atrex.optimize.model import BASELINE, Validation
 from atrex.optimize.promotion import Decision, Rule, decide
@@ -34,6 +35,8 @@ def validate(campaign: Campaign, number: int, lab: Lab) -> Validation:
         "median_us": {r.shape: r.performance.median_us for r in records if r.performance},
         "S": {r.shape: r.roofline.S for r in records if r.roofline and r.roofline.S is not None},
     }
+    if number != BASELINE:
+        found["classified"] = classify(campaign.kernel.read_text(), source.read_text()).category
     found["S_i"] = statistics.median(found["S"].values()) if found["S"] else None
 
     def ended(outcome: str, reason: str | None = None, **more) -> Validation:
