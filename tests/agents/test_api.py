@@ -252,6 +252,11 @@ def test_the_key_goes_to_the_service_and_into_no_file(solve):
     assert run.record.candidate_sha256 is None and KEY not in run.record.model_dump_json()
 
 
+def test_a_service_of_ones_own_may_want_no_key(solve, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert solve([Say("", [WRITE]), DONE]).record.ended == "done"
+
+
 def test_extended_tools_are_the_same_four(solve):
     assert solve([Say("", [WRITE]), DONE], policy="extended").record.tools == ["read", "write", "edit", "shell"]
 
@@ -280,6 +285,11 @@ def test_a_model_that_cannot_be_asked_is_one_line(agent, model, said, monkeypatc
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(UserError, match=said):
         make(Choice.parse(agent, model))
+
+
+def test_an_address_that_is_none_is_one_line():
+    with pytest.raises(UserError, match="--base-url localhost:8000: expected an address"):
+        make(Choice.parse("api:m", base_url="localhost:8000"))
 
 
 def test_a_known_model_has_a_price(monkeypatch):

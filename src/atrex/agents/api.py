@@ -127,7 +127,7 @@ class _Conversation:
 
         def ask() -> None:
             try:
-                found.append(self._chat.ask(list(self._messages), schemas(), stop))
+                found.append(self._chat.ask(self._messages, schemas(), stop))
             except Failure as failure:
                 found.append(failure)
             except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import logging
 import os
 import re
@@ -70,6 +70,8 @@ class Chat:
     """A model to talk to. Raises UserError for one that cannot be asked: no provider, or no key in the environment."""
 
     def __init__(self, model: str, base_url: str | None):
+        if base_url and not re.match(r"https?://[^/]", base_url):
+            raise UserError(f"--base-url {base_url}: expected an address such as http://localhost:8000/v1")
         self._litellm = _library()
         self._base_url = base_url
         self.model = self._named(model, base_url)
@@ -96,11 +98,11 @@ class Chat:
         return model
 
     def ask(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], stop: threading.Event) -> Reply:
-        """The model's reply to a conversation. Raises Failure; ends soon after `stop` is set, whatever it returns."""
+        """The model's reply to a conversation. Raises Failure, also soon after `stop` is set."""
         try:
             stream = self._litellm.completion(
                 model=self.model,
-                messages=messages,
+                messages=copy.deepcopy(messages),  # some providers' forms are made in place
                 tools=tools,
                 stream=True,
                 stream_options={"include_usage": True},
@@ -110,12 +112,15 @@ class Chat:
                 base_url=self._base_url,
                 api_key=self._key,
             )
-            with contextlib.closing(_Stopped(stream)) as pieces:
-                chunks = [chunk for chunk in pieces.until(stop)]
+            chunks = [chunk for chunk in stream if not _left(stop)]
             whole = self._litellm.stream_chunk_builder(chunks)
+        except Failure:
+            raise
         except Exception as error:  # LiteLLM raises its own, its clients' and, on nonsense, any other
             raise self._failure(error) from None
-        return self._reply(whole, [u for c in stream.chunks if (u := getattr(c, "usage", None)) is not None])
+        # Of the stream's own pieces: those that it hands out hold a usage that LiteLLM estimates where none was told.
+        told = [piece.usage for piece in stream.chunks if getattr(piece, "usage", None) is not None]
+        return self._reply(whole, told)
 
     def _reply(self, whole: Any, told: list[Any]) -> Reply:
         if whole is None or not whole.choices:
@@ -169,21 +174,10 @@ class Chat:
         return Failure("again", f"{what}: {said}", _wait(error))
 
 
-class _Stopped:
-    """A stream that can be left before its end."""
-
-    def __init__(self, stream: Any):
-        self._stream = stream
-
-    def until(self, stop: threading.Event):
-        for chunk in self._stream:
-            yield chunk
-            if stop.is_set():
-                return
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):  # what it holds differs by provider; leaving it is all that is wanted
-            self._stream.completion_stream.close()
+def _left(stop: threading.Event) -> bool:
+    if stop.is_set():
+        raise Failure("again", "the reply was not waited for")
+    return False
 
 
 def _library() -> Any:
