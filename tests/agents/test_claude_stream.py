@@ -76,6 +76,10 @@ def test_a_reply_that_was_cut_off_counts_when_the_next_begins():
     assert [usage.input for usage in _of(events, Usage)] == [50, 35]
 
 
+def test_a_reply_that_it_was_stopped_in_counts_as_far_as_it_is_known():
+    assert _of(_read(_start(50, 20)), Usage) == [Usage(input=70, output=1, cached=20)]
+
+
 def test_sub_agents_are_counted_beside_the_agent():
     inner = [_start(3, of="t9"), _says({"type": "text", "text": "inner"}, of="t9"), _delta(2, "t9"), _part(STOP, "t9")]
     events = _read(_start(10), *inner, _delta(5), _part(STOP))

@@ -185,6 +185,31 @@ def test_an_end_of_the_service_is_told_from_its_own(reader, session, error, how)
     assert list(reader.finish()) == [Ended(how=how, reason="no")]
 
 
+@pytest.mark.parametrize(
+    ("error", "resumable"),
+    [
+        ({"response_too_many_failed_attempts": {"http_status_code": 429}}, "me"),
+        ({"http_connection_failed": {"http_status_code": None}}, "me"),
+        ("server_overloaded", "me"),
+        ({"http_connection_failed": {"http_status_code": 401}}, None),
+        ("usage_limit_exceeded", None),
+        ("model_not_found", None),
+    ],
+)
+def test_a_session_is_taken_up_again_after_what_passes(reader, session, error, resumable):
+    list(reader.read(STARTED))
+    session("event_msg", {"type": "task_complete", "error": {"message": "no", "codex_error_info": error}})
+    list(reader.read({"type": "turn.failed", "error": {"message": "no"}}))
+    assert reader.resumable == resumable
+
+
+def test_items_of_a_session_that_goes_on_are_other_items(reader):
+    first = list(reader.read(_item("file_change", status="completed")))
+    reader.again()
+    second = list(reader.read(_item("file_change", status="completed")))
+    assert [event.id for event in _of(first + second, ToolCall)] == ["item_1", "item_1/2"]
+
+
 def test_tools_of_a_request_are_found_wherever_they_stand():
     script = (
         "Run it.\n```ts\ndeclare const tools: { exec_command(args: {\n  cmd: string;\n}): Promise<unknown>; };\n```"

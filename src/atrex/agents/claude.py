@@ -112,6 +112,8 @@ class ClaudeReader:
             yield from self._result(line)
 
     def finish(self) -> Iterator[Event]:
+        for of in list(self._open):  # it was stopped in the middle of a reply
+            yield from self._close(of)
         if self._ended is not None:
             yield self._ended
 

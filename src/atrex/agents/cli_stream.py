@@ -112,7 +112,7 @@ def follow(
     jail: Jail, argv: list[str], env: dict[str, str], prompt: str, deadline: float, reader: Reader
 ) -> Iterator[Event]:
     """The events of a program that is given the prompt on its standard input; the last is `Ended`."""
-    last = ""
+    last, ended = "", None
     jail.start(argv, env, stdin=prompt.encode())
     try:
         for stream, text in jail.lines(deadline):
@@ -127,19 +127,18 @@ def follow(
                 if isinstance(event, Ended):
                     return
         status = jail.wait()
+        if jail.excess:
+            ended = Ended(how="error", reason=f"it {jail.excess}")
     except TimeoutError:
-        yield Ended(how="timeout")
-        return
+        ended = Ended(how="timeout")
     finally:
         jail.stop()
-    if jail.excess:
-        yield Ended(how="error", reason=f"it {jail.excess}")
-        return
     for event in reader.finish():
-        yield event
-        if isinstance(event, Ended):
-            return
-    yield Ended(how="error", reason=f"it ended without a result, exit status {status}{f': {last}' if last else ''}")
+        if not isinstance(event, Ended):
+            yield event  # what it took, also where it was stopped
+        elif ended is None:
+            ended = event
+    yield ended or Ended(how="error", reason=f"it ended without a result, exit status {status}{last and f': {last}'}")
 
 
 def _object(text: str) -> dict[str, Any] | None:

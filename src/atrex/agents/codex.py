@@ -59,11 +59,17 @@ _OF_POLICY: dict[Policy, dict[str, Any]] = {
     },
     "extended": {"web_search": "live"},
 }
-# Kinds of error that are the service's, beside those with an HTTP status.
-_PROVIDER = {
+# Kinds of error that are the service's, beside those with an HTTP status; and which of all may be over soon.
+_PASSING = {
     "flex_unavailable", "internal_server_error", "policy_capacity_unavailable", "rate_limit_exceeded",
-    "server_overloaded", "unauthorized", "usage_limit_exceeded",
+    "server_overloaded",
 }  # fmt: skip
+_PROVIDER = _PASSING | {"unauthorized", "usage_limit_exceeded"}
+_REFUSED = (401, 403)
+# It gives up at a rate limit that names no time. Seconds until its session is taken up again, with what it has done.
+_PAUSES = (5, 20, 60)
+_AFTER_PAUSE = ("/bin/sh", "-c", 'sleep "$0"; exec "$@"')  # in the jail, where an interrupt ends it
+_GO_ON = "Go on."
 
 
 @register("codex")
@@ -101,7 +107,18 @@ class Codex:
             return
         argv, env = self._prepare(jail, task.policy, self._base_url, self._key)
         reader = CodexReader(Sessions(jail.home / "codex"))
-        yield from cli_stream.follow(jail, argv, env, task.prompt, task.deadline, reader)
+        prompt = task.prompt
+        for pause in (*_PAUSES, None):
+            for event in cli_stream.follow(jail, argv, env, prompt, task.deadline, reader):
+                if isinstance(event, Ended) and event.how == "provider" and pause and reader.resumable:
+                    yield Output(stream="err", text=f"the service failed, again in {pause} s: {event.reason}")
+                    argv = [*_AFTER_PAUSE, str(pause), *self._resuming(reader.resumable)]
+                    prompt = _GO_ON
+                    reader.again()
+                    break
+                yield event
+                if isinstance(event, Ended):
+                    return
 
     def _readable(self) -> list[str]:
         return [*self._program.readable, *cli_stream.certificates()[1]]
@@ -111,8 +128,14 @@ class Codex:
         home = jail.home / "codex"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(_config(policy, base_url), encoding="utf-8")
-        argv = [*self._program.argv, *_FLAGS, *(["--model", self._model] if self._model else []), "-"]
+        argv = [*self._command(), "-"]
         return argv, cli_stream.certificates()[0] | {"CODEX_HOME": str(home), _KEY: key}
+
+    def _command(self) -> list[str]:
+        return [*self._program.argv, *_FLAGS, *(["--model", self._model] if self._model else [])]
+
+    def _resuming(self, thread: str) -> list[str]:
+        return [*self._command(), "resume", thread, "-"]
 
     def _offered(self, policy: Policy) -> tuple[str, ...] | None:
         """The tools that it offers to the model under a policy, asked once."""
@@ -142,6 +165,7 @@ class CodexReader:
     def __init__(self, sessions: Sessions):
         self._sessions = sessions
         self._begun: set[str] = set()
+        self._time = 1
         self._said = False
         self._told = Usage()  # of the agent itself, without its sub-agents
         self._thread: str | None = None
@@ -149,6 +173,17 @@ class CodexReader:
         self._failed: str | None = None
         self._error: Any = None
         self._done = False
+
+    @property
+    def resumable(self) -> str | None:
+        """The session that can be taken up again since what ended it may be over soon; None where that is not so."""
+        return self._thread if _is_passing(self._error) else None
+
+    def again(self) -> None:
+        """The same session goes on in another process: totals go on, items are numbered from the start."""
+        self._time += 1
+        self._failed = self._error = None
+        self._begun.clear()
 
     def read(self, line: dict[str, Any]) -> Iterator[Event]:
         yield from self._from_session()
@@ -194,7 +229,7 @@ class CodexReader:
                 self._error = record["error"].get("codex_error_info")
 
     def _item(self, item: dict[str, Any], over: bool) -> Iterator[Event]:
-        kind, name = item["type"], item["id"]
+        kind, name = item["type"], item["id"] if self._time == 1 else f"{item['id']}/{self._time}"
         if kind == "agent_message":
             if over:
                 self._said = True
@@ -234,9 +269,15 @@ def _usage(given: dict[str, Any]) -> Usage:
 
 
 def _is_providers(error: Any) -> bool:
-    """Of `codex_error_info`: a word, or a word with the HTTP status, None when there was no answer."""
-    if isinstance(error, dict):
-        details = next(iter(error.values()), None)
-        status = details.get("http_status_code") if isinstance(details, dict) else None
-        return status is None or cli_stream.is_providers(status)
-    return error in _PROVIDER
+    status = _status(error)
+    return status is None or cli_stream.is_providers(status) if isinstance(error, dict) else error in _PROVIDER
+
+
+def _is_passing(error: Any) -> bool:
+    return _is_providers(error) and _status(error) not in _REFUSED and (isinstance(error, dict) or error in _PASSING)
+
+
+def _status(error: Any) -> int | None:
+    """Of `codex_error_info`: a word, or a word with the HTTP status, which is None when there was no answer."""
+    details = next(iter(error.values()), None) if isinstance(error, dict) else None
+    return details.get("http_status_code") if isinstance(details, dict) else None
