@@ -110,13 +110,12 @@ def what_is_in(trace: Path) -> dict[str, Any]:
     kernels = [e for e in events if e.get("cat") == "kernel"]
     operators = [e for e in events if e.get("cat") == "cpu_op"]
     steps = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
-    launches = {
-        e["args"]["correlation"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver") and "args" in e
-    }
+    calls = [e.get("args", {}) for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")]
+    launches = {call["correlation"] for call in calls if "correlation" in call}
     return {
         "events": dict(kinds.most_common()),
         "kernel_ms": round(sum(e["dur"] for e in kernels) / 1e3, 3),
-        "kernels_with_their_launch": sum(e["args"]["correlation"] in launches for e in kernels),
+        "kernels_with_their_launch": sum(e["args"].get("correlation") in launches for e in kernels),
         "operators_with_shapes": sum(bool(e.get("args", {}).get("Input Dims")) for e in operators),
         "steps": {phase: sum(n for name, n in steps.items() if found in name) for phase, found in
                   (("prefill", "_generation_0("), ("decode", "context_0("))},
