@@ -147,7 +147,7 @@ def record(options: argparse.Namespace) -> dict[str, Any]:
         }  # fmt: skip
         print("before", found["before"], flush=True)
         try:
-            done = record_pid(loop.pid, Window(120.0, steps=options.steps), options.trace, tell)
+            done = record_pid(loop.pid, Window(120.0, steps=options.steps, stack=options.stack), options.trace, tell)
         except UserError as error:
             loop.end()
             raise SystemExit(str(error)) from None
@@ -214,6 +214,7 @@ def main() -> None:
     recording = commands.add_parser("record")
     recording.add_argument("--device", default="cuda:0")
     recording.add_argument("--steps", type=int, default=2 * NEW)
+    recording.add_argument("--stack", action="store_true", help="with Python frames and module names")
     recording.add_argument("--attachments", type=int, default=50)
     recording.add_argument("--trace", type=Path, required=True)
     recording.add_argument("--out", type=Path, required=True)
