@@ -217,6 +217,16 @@ def test_a_stack_without_room_is_tried_again_elsewhere(monkeypatch):
         running.finish()
 
 
+def test_a_thread_on_another_stack_is_left_alone(monkeypatch):
+    """As in a signal handler with a stack of its own, or in a fiber."""
+    places = inject._places
+    monkeypatch.setattr(inject, "_places", lambda pid: (*places(pid)[:2], target.Range(0x1000, 0x2000)))
+    with program("vectors") as running:
+        with pytest.raises(UserError, match="it runs on another stack than its own, for 0 s"):
+            inject.inject(running.where, "pass", patience=0.1)
+        running.finish()
+
+
 def test_a_restartable_sequence_is_not_disturbed(monkeypatch):
     """The kernel's area and descriptor of one (rseq(2)), in our own memory."""
     monkeypatch.setattr(target, "running", lambda where: True)

@@ -33,6 +33,7 @@ _READ_WRITE, _PRIVATE_ANONYMOUS, _NOREPLACE = 3, 0x22, 0x100000
 # Signals that a thread raises on itself by a fault stay open; all others wait until it is back.
 _OPEN = sum(1 << (s - 1) for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP))
 _ALL_BUT_FAULTS = _NO_CALL & ~_OPEN
+_GROWN = 1 << 24  # bytes by which a stack may have grown since it was looked up
 _DEEP = 1024  # bytes of stack in which the frames that hold the lock are: it is held for a few instructions
 
 
@@ -114,7 +115,7 @@ class _Attempt:
                 self.tracee.detach(deliver)
 
     def _run(self) -> None:
-        regions, hint = _places(self.where.pid)
+        regions, hint, stack = _places(self.where.pid)
         self.tracee.seize()
         self.reached("seized")
         began = time.monotonic()
@@ -131,6 +132,8 @@ class _Attempt:
         region, mapped = next((r for r in regions if r.is_free(self.where.pid)), None), False
         if region is None:
             mapped = True
+            if not stack.start - _GROWN < old.rsp < stack.end:
+                raise _Retry("it runs on another stack than its own")  # how much room that has nobody tells
             at = frame.address_below(old.rsp, for_frame)
             self._write(at, frame.build(at, self.where.restore, back, for_frame, mask))
             self.reached("frame on the stack")
@@ -288,17 +291,17 @@ class _Attempt:
         self.reached("registers back")
 
 
-def _places(pid: int) -> tuple[list[Region], int]:
-    """The regions that are there, and an address for another one (0: the kernel may choose, it is not found again).
-
-    Read before the stop: it takes a while.
+def _places(pid: int) -> tuple[list[Region], int, target.Range]:
+    """The regions that are there, an address for another one (0: the kernel may choose, it is not found again), and
+    the main thread's stack. Read before the stop: it takes a while.
     """
     taken = target.mappings(pid)
     starts = range(Region.FIRST, Region.FIRST + Region.STEP * Region.COUNT, Region.STEP)
     regions = [Region(m.start) for m in taken if m.start in starts and m.end - m.start == Region.SIZE]
     inside = [m for m in taken if m.end > starts.start and m.start < starts.stop]
     free = [s for s in starts if not any(m.start < s + Region.SIZE and s < m.end for m in inside)]
-    return regions, free[0] if free else 0
+    stack = next((target.Range(m.start, m.end) for m in taken if m.path == "[stack]"), target.Range(0, 0))
+    return regions, free[0] if free else 0, stack
 
 
 def _within(address: int, ranges: tuple[target.Range, ...]) -> bool:
