@@ -137,6 +137,11 @@ def test_a_service_that_fails_now_and_then_is_asked_again(solve, trouble):
     assert sum("asked again" in line.text for line in run.of("output")) == 2
 
 
+def test_a_service_is_left_alone_for_as_long_as_it_asks(solve):
+    run = solve([Fail(429, error("slow down"), {"Retry-After": "0.3"}), Say("", [WRITE]), DONE])
+    assert [line.text for line in run.of("output")] == ["status 429: slow down; asked again in 0.3 s"]
+
+
 def test_a_service_that_keeps_failing_is_given_up_and_what_exists_is_kept(solve):
     run = solve([Say("", [WRITE]), Fail(429, error("slow down"))])
     assert run.record.ended == "provider" and run.record.reason == "status 429: slow down"

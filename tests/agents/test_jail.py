@@ -68,7 +68,7 @@ def test_what_another_run_left_is_out_of_sight(inside, tmp_path):
         "import os\nfor at in ('../../other/workspace', '../..'):\n"
         "    try: print(os.listdir(at))\n    except OSError as e: print(type(e).__name__)"
     )
-    assert lines == ["PermissionError", "PermissionError"]
+    assert len(lines) == 2 and set(lines) <= {"PermissionError", "FileNotFoundError"}  # shut, or emptied as /tmp is
 
 
 def test_the_package_cannot_be_imported_and_torch_can(inside):
