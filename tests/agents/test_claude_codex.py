@@ -275,7 +275,20 @@ def test_claude_ends_at_its_dollars(generate):
     assert record.ended == "budget" and 0.5 <= record.cost_usd < 1.0 and len(server.requests) == 2
 
 
-def test_codex_knows_no_prices(generate):
+def test_what_claudes_sub_agents_take_counts(generate):
+    task = {"description": "look", "prompt": "Look around.", "subagent_type": "general-purpose"}
+    turns = [
+        Turn((Use("Task", task),), fresh=100, output=10),
+        Turn((Say("I looked around."),), fresh=1000, output=100),
+        DONE,
+    ]
+    with Anthropic(turns) as server:
+        out, record = generate(CLAUDE, server, "--policy", "extended")
+    assert (record.usage.input, record.usage.output) == (100 + 1000 + 5 + 200, 10 + 100 + 5)
+    assert "I looked around." in _results(out)
+
+
+def test_codex_knows_no_prices_of_another_service(generate):
     with OpenAI([DONE]) as server:
         _, record = generate(CODEX, server, "--budget-usd", "0.5")
     assert record.ended == "budget" and "give --budget-tokens" in record.reason and record.cost_usd is None

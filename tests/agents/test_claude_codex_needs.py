@@ -33,8 +33,9 @@ def _program(path: Path, text: str = "#!/bin/sh\n") -> Path:
 
 def _package(root: Path, name: str, first: str) -> Path:
     """A package as npm lays it out, with its platform's one beside it."""
-    program = _program(root / "@scope" / name / "bin" / f"{name}.js", first)
-    for package in (root / "@scope" / name, root / "@scope" / f"{name}-linux"):
+    scope = root / "node_modules" / "@scope"
+    program = _program(scope / name / "bin" / f"{name}.js", first)
+    for package in (scope / name, scope / f"{name}-linux"):
         package.mkdir(exist_ok=True)
         (package / "package.json").write_text("{}")
     return program
@@ -44,7 +45,7 @@ def test_a_package_is_readable_with_what_lies_beside_it(folder, tmp_path):
     (folder / "tool").symlink_to(_package(tmp_path / "lib", "tool", "#!/bin/sh\n"))
     _package(tmp_path / "lib", "other", "#!/bin/sh\n")
     found = cli_stream.find("tool")
-    root = tmp_path / "lib" / "@scope"
+    root = tmp_path / "lib" / "node_modules" / "@scope"
     assert found.argv == (str(root / "tool" / "bin" / "tool.js"),)
     assert set(found.readable) == {str(root / "tool"), str(root / "tool-linux")}
 
@@ -59,7 +60,8 @@ def test_a_script_for_node_is_started_by_node(folder, tmp_path):
 
 
 def test_a_program_without_a_package_is_readable_alone(folder, tmp_path):
-    program = _program(tmp_path / "share" / "tool")
+    program = _program(tmp_path / "home" / "share" / "tool")
+    (tmp_path / "home" / "package.json").write_text("{}")  # a project of the user's, and no package
     (folder / "tool").symlink_to(program)
     assert cli_stream.find("tool").readable == (str(program),)
 

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from atrex.agents.chat import price
 from atrex.agents.codex import CodexReader
 from atrex.agents.codex_session import Sessions, tools_of
 from atrex.agents.events import Ended, Message, Model, Output, ToolCall, ToolResult, Usage
@@ -82,6 +83,22 @@ def test_sub_agents_count_beside_the_total_of_the_agent(reader, session):
     session("token_usage_record", _reply("r2", _tokens(7, 3), thread="other"), to="rollout-other.jsonl")
     events = list(reader.read({"type": "turn.completed", "usage": _tokens(100, 20)})) + list(reader.finish())
     assert _of(events, Usage) == [Usage(input=7, output=3), Usage(input=100, output=20)]
+
+
+def test_a_reply_is_priced_by_its_model(tmp_path, session):
+    reader = CodexReader(Sessions(tmp_path), lambda model, usage: usage.tokens if model == "gpt-x" else None)
+    session("turn_context", {"model": "gpt-x"})
+    session("token_usage_record", _reply("r1", _tokens(100, 20)))
+    assert [usage.cost_usd for usage in _of(list(reader.read(STARTED)), Usage)] == [120]
+
+
+@pytest.mark.slow
+def test_prices_are_those_of_the_table():
+    cost = price("gpt-5.2", Usage(input=300, cached=200, output=10))
+    listed = pytest.importorskip("litellm").model_cost["gpt-5.2"]
+    expected = 100 * listed["input_cost_per_token"] + 200 * listed["cache_read_input_token_cost"]
+    assert cost == pytest.approx(expected + 10 * listed["output_cost_per_token"])
+    assert price("no-such-model", Usage(input=300)) is None
 
 
 def test_half_a_line_waits_for_its_other_half(tmp_path):

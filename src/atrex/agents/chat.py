@@ -66,6 +66,19 @@ def installed() -> bool:
     return find_spec(PACKAGE) is not None
 
 
+def price(model: str, usage: Usage) -> float | None:
+    """Dollars of a reply by LiteLLM's table: None for a model that it does not list, or where it is not installed."""
+    if not installed():
+        return None
+    library = _library()
+    cached = {"cached_tokens": usage.cached}
+    told = library.Usage(prompt_tokens=usage.input, completion_tokens=usage.output, prompt_tokens_details=cached)
+    try:
+        return sum(library.cost_per_token(model=model, usage_object=told)) or None
+    except Exception:  # it says so with several classes, of which not all are public
+        return None
+
+
 class Chat:
     """A model to talk to. Raises UserError for one that cannot be asked: no provider, or no key in the environment."""
 

@@ -43,7 +43,7 @@ def find(name: str) -> Program | None:
     if path is None:
         return None
     real = Path(path).resolve()
-    package = next((folder for folder in real.parents if (folder / "package.json").is_file()), None)
+    package = next((folder for folder in real.parents if _is_package(folder)), None)
     readable = [real]
     if package is not None:
         beside = package.parent.glob(f"{package.name}-*")
@@ -56,6 +56,12 @@ def find(name: str) -> Program | None:
         node = os.path.realpath(node)
         argv, readable = [node, *argv], [Path(node), *readable]
     return Program(tuple(argv), tuple(map(str, readable)))
+
+
+def _is_package(folder: Path) -> bool:
+    """Whether npm has put it there: a package.json alone may lie in a home folder too, which is nobody's to read."""
+    above = folder.parent.parent if folder.parent.name.startswith("@") else folder.parent
+    return above.name == "node_modules" and (folder / "package.json").is_file()
 
 
 def _wants_node(path: Path) -> bool:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from atrex.agents import cli_stream
+from atrex.agents import chat, cli_stream
 from atrex.agents.base import Choice, Need, Policy, Task, register
 from atrex.agents.codex_session import Sessions, offered
 from atrex.agents.events import Ended, Event, Message, Model, Output, ToolCall, ToolResult, Tools, Usage
@@ -37,6 +37,8 @@ _SETTINGS: dict[str, Any] = {
     "shell_environment_policy.inherit": "all",
     "shell_environment_policy.exclude": [_KEY],
     "features.unbounded_connection_retries": False,
+    "tools.experimental_request_user_input.enabled": False,
+    "features.goals": False,
     "features.apps": False,
     "features.hooks": False,
     "features.memories": False,
@@ -52,8 +54,6 @@ _OF_POLICY: dict[Policy, dict[str, Any]] = {
     "default": {
         "web_search": "disabled",
         "agents.enabled": False,
-        "tools.experimental_request_user_input.enabled": False,
-        "features.goals": False,
         "features.sleep_tool": False,
         "features.view_image": False,
     },
@@ -74,7 +74,7 @@ _GO_ON = "Go on."
 
 @register("codex")
 class Codex:
-    """Runs `codex exec` with its own tools. It knows no prices: only a budget in tokens can be kept."""
+    """Runs `codex exec` with its own tools. It knows no prices: LiteLLM's are taken, for OpenAI's own service."""
 
     def __init__(self, choice: Choice):
         self._model, self._base_url = choice.model, choice.base_url or _API
@@ -106,7 +106,7 @@ class Codex:
             yield Ended(how="error", reason=reason)
             return
         argv, env = self._prepare(jail, task.policy, self._base_url, self._key)
-        reader = CodexReader(Sessions(jail.home / "codex"))
+        reader = CodexReader(Sessions(jail.home / "codex"), chat.price if self._base_url == _API else None)
         prompt = task.prompt
         for pause in (*_PAUSES, None):
             for event in cli_stream.follow(jail, argv, env, prompt, task.deadline, reader):
@@ -127,7 +127,13 @@ class Codex:
         """Write its configuration into a home of its own: (command, environment)."""
         home = jail.home / "codex"
         home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(_config(policy, base_url), encoding="utf-8")
+        provider = {
+            "model_providers.atrex.name": "OpenAI" if self._base_url == _API else "atrex",  # it goes by that name
+            "model_providers.atrex.base_url": base_url,
+            "model_providers.atrex.env_key": _KEY,
+            "model_providers.atrex.wire_api": "responses",
+        }
+        (home / "config.toml").write_text(_toml(_SETTINGS | provider | _OF_POLICY[policy]), encoding="utf-8")
         argv = [*self._command(), "-"]
         return argv, cli_stream.certificates()[0] | {"CODEX_HOME": str(home), _KEY: key}
 
@@ -147,23 +153,20 @@ class Codex:
             return self._tools[policy]
 
 
-def _config(policy: Policy, base_url: str) -> str:
-    """config.toml. A JSON string, number, list or truth value is one of TOML too."""
-    provider = {
-        "model_providers.atrex.name": "OpenAI" if base_url == _API else "atrex",
-        "model_providers.atrex.base_url": base_url,
-        "model_providers.atrex.env_key": _KEY,
-        "model_providers.atrex.wire_api": "responses",
-    }
-    settings = _SETTINGS | provider | _OF_POLICY[policy]
+def _toml(settings: dict[str, Any]) -> str:
+    """Settings by dotted names. A JSON string, number, list or truth value is one of TOML too."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
 
 
 class CodexReader:
-    """Reads `exec --json`, and the session's file beside it: usage is told with every reply as soon as it is there."""
+    """Reads `exec --json`, and the session's file beside it: usage is told with every reply as soon as it is there.
 
-    def __init__(self, sessions: Sessions):
-        self._sessions = sessions
+    `price` gives the dollars of a reply of a model, None where they are not known.
+    """
+
+    def __init__(self, sessions: Sessions, price: Callable[[str, Usage], float | None] | None = None):
+        self._sessions, self._price = sessions, price
+        self._model = ""
         self._begun: set[str] = set()
         self._time = 1
         self._said = False
@@ -205,7 +208,7 @@ class CodexReader:
             names = ("input", "output", "cached", "reasoning")
             rest = {name: max(0, getattr(self._total, name) - getattr(self._told, name)) for name in names}
             if rest["input"] or rest["output"]:
-                yield Usage(**rest)
+                yield self._priced(Usage(**rest))
         if self._failed is not None:
             yield Ended(how="provider" if _is_providers(self._error) else "error", reason=self._failed)
         elif self._done:
@@ -214,7 +217,8 @@ class CodexReader:
     def _from_session(self) -> Iterator[Event]:
         for kind, record in self._sessions.read():
             if kind == "turn_context" and record.get("model"):
-                yield Model(name=record["model"])
+                self._model = record["model"]
+                yield Model(name=self._model)
             elif kind == "token_usage_record":
                 usage = _usage(record["usage"])
                 if record.get("thread_id") == self._thread:
@@ -222,11 +226,14 @@ class CodexReader:
                 if not self._said:
                     yield Message(role="agent", text="")  # a reply of tool calls alone is a turn too
                 self._said = False
-                yield usage
+                yield self._priced(usage)
             elif kind == "session_meta" and record.get("cli_version"):
                 yield Output(stream="out", text=f"Codex {record['cli_version']}")
             elif kind == "event_msg" and record.get("type") == "task_complete" and record.get("error"):
                 self._error = record["error"].get("codex_error_info")
+
+    def _priced(self, usage: Usage) -> Usage:
+        return usage.model_copy(update={"cost_usd": self._price(self._model, usage)}) if self._price else usage
 
     def _item(self, item: dict[str, Any], over: bool) -> Iterator[Event]:
         kind, name = item["type"], item["id"] if self._time == 1 else f"{item['id']}/{self._time}"
