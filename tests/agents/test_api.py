@@ -160,7 +160,7 @@ def test_a_service_that_keeps_failing_is_given_up_and_what_exists_is_kept(solve)
             "error",
             "longer than the model takes",
         ),
-        (Fail(400, error("tools are not supported")), "error", "tools are not supported"),
+        (Fail(400, error("tools are not \ud800 supported")), "error", "tools are not ? supported"),
         (Say("no", finish="content_filter"), "error", "content filter"),
     ],
     ids=["key", "money", "access", "model", "context", "request", "filter"],

@@ -131,7 +131,7 @@ class _Conversation:
             except Failure as failure:
                 found.append(failure)
             except Exception as error:
-                found.append(Failure("error", f"{type(error).__name__}: {error}"))
+                found.append(Failure("error", plain(f"{type(error).__name__}: {error}")))
             finally:
                 over.set()
 

@@ -73,6 +73,10 @@ def price(model: str, usage: Usage) -> float | None:
     library = _library()
     cached = {"cached_tokens": usage.cached}
     told = library.Usage(prompt_tokens=usage.input, completion_tokens=usage.output, prompt_tokens_details=cached)
+    return _listed(library, model, told)
+
+
+def _listed(library: Any, model: str, told: Any) -> float | None:
     try:
         return sum(library.cost_per_token(model=model, usage_object=told)) or None
     except Exception:  # it says so with several classes, of which not all are public
@@ -162,17 +166,12 @@ class Chat:
         )
 
     def _cost(self, usage: Any) -> float | None:
-        """By LiteLLM's table, which knows the providers' own prices: none for a service of one's own."""
-        if self._base_url:
-            return None
-        try:
-            return sum(self._litellm.cost_per_token(model=self.model, usage_object=usage)) or None
-        except Exception:  # it says so with several classes, of which not all are public
-            return None
+        """By the providers' own prices: none is known for a service of one's own."""
+        return None if self._base_url else _listed(self._litellm, self.model, usage)
 
     def _failure(self, error: Exception) -> Failure:
         known, status = self._litellm.exceptions, getattr(error, "status_code", None)
-        said = (str(error).rsplit("Exception - ", 1)[-1].strip().splitlines() or [""])[0][:_REASON]
+        said = (plain(str(error)).rsplit("Exception - ", 1)[-1].strip().splitlines() or [""])[0][:_REASON]
         if isinstance(error, known.ContextWindowExceededError):
             return Failure("error", f"the conversation is longer than the model takes: {said}")
         if isinstance(error, known.ContentPolicyViolationError):
