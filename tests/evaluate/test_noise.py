@@ -2,7 +2,7 @@
 
 import pytest
 
-from atrex.evaluate.noise import Sentinel, Watch
+from atrex.evaluate.noise import Sentinel, Watch, busy_cores
 from atrex.evaluate.unit import UnitJudge
 from tests.evaluate.conftest import HONEST
 
@@ -80,3 +80,10 @@ def test_throttling_in_both_measurements_is_unstable(setup, suite, judge, monkey
     monkeypatch.setattr(UnitJudge, "__init__", throttled)
     record = judge(HONEST)
     assert record.verdict.category == "unstable" and "hw_slowdown" in record.verdict.reason
+
+
+@pytest.mark.parametrize(("load", "told"), [(0.5, False), (1e6, True)])
+def test_a_machine_whose_cores_are_taken_is_said(monkeypatch, load, told):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    line = busy_cores()
+    assert (line is not None) == told and (not told or "load 1000000.0" in line)

@@ -6,6 +6,7 @@ second process on the device stretches it, and it is bound by memory, so a kerne
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,3 +102,13 @@ class Watch:
                 f"{self.sentinel.baseline_us:.0f} us when it is quiet"
             )
         return None
+
+
+def busy_cores() -> str | None:
+    """A line for the terminal when more processes want the cores of this machine than it has; None when they do not."""
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    if load <= cpus:
+        return None
+    return (
+        f"note: other work has the cores (load {load:.1f} on {cpus}): judging takes longer, and units may end unstable"
+    )

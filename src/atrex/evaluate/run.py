@@ -17,6 +17,7 @@ from atrex.evaluate.budgets import CPU_LIMIT, Budgets
 from atrex.evaluate.candidates import Candidate, resolve
 from atrex.evaluate.confine import warning
 from atrex.evaluate.engine import Engine, Serial, Terms, UnitName
+from atrex.evaluate.noise import busy_cores
 from atrex.evaluate.plan import Plan, make_plan
 from atrex.evaluate.pool import Pool
 from atrex.evaluate.rundir import RunDirectory
@@ -124,6 +125,8 @@ def run(
                 _same_chip(records, engine.measured)
                 _note(about, directory, engine.measured)
                 if line := warning(engine.measured["confinement"]):
+                    print(line, file=sys.stderr)
+                if devices[0].type == "cpu" and request.engine == "local" and (line := busy_cores()):
                     print(line, file=sys.stderr)
                 for record in engine.judge(waiting):
                     records.append(record)
