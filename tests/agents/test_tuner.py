@@ -157,6 +157,29 @@ def test_rms_norm_from_the_command_to_a_candidate(tmp_path):
     assert find(candidate) == () and all(constants[knob.name] in knob.options for knob in template)
 
 
+@pytest.mark.gpu
+def test_a_triton_template_is_tuned_on_a_device(tmp_path):
+    out = tmp_path / "out"
+    arguments = [
+        "generate",
+        "--agent",
+        "tuner:3",
+        "--dsl",
+        "triton",
+        "--problem",
+        "rms_norm",
+        "--gpu",
+        "--out",
+        str(out),
+    ]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    (record,) = load_records(out)
+    assert result.exit_code == 0 and record.ended == "done" and record.candidate_sha256, record
+    events = [event for _, event in read(out / "transcripts" / "rms_norm-0.jsonl")]
+    trials = [event.text for event in events if event.kind == "message" and event.text.startswith("trial ")]
+    assert len(trials) == 3 and all("of the incumbent's time" in text for text in trials), _said(events)
+
+
 def test_templates_have_knobs_with_the_names_that_the_kernels_use():
     assert known() == {dsl: ["block_scaled_mm", "rms_norm", "silu_and_mul"] for dsl in ("cpp", "triton")}
     for dsl, operators in known().items():

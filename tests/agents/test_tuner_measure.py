@@ -45,7 +45,7 @@ def ask(tmp_path_factory):
     folder = tmp_path_factory.mktemp("problem")
     problem(folder)
     process = subprocess.Popen(
-        [sys.executable, bench._PROGRAM], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, bench._PROGRAM, "cpu"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert json.loads(process.stdout.readline())["ready"]
 

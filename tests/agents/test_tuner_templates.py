@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from atrex.agents.tuner.knobs import find, render
 from atrex.agents.tuner.templates import known, path
-from tests.compile.one_process import compile_here
+from tests.compile.one_process import ROOT, compile_here
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +61,16 @@ def test_a_triton_template_compiles(compiled, operator, at):
     shapes = compiled[f"{operator} {at}"]["shapes"]
     assert {(each["status"], each["reason"]) for each in shapes.values()} == {("compiled", "")}
     assert {a["kind"] for each in shapes.values() for a in each["artifacts"]} == {"cubin"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="pip install 'atrex[triton]'")
+def test_triton_templates_are_right_in_the_interpreter(tmp_path):
+    for file in [*(ROOT / "examples" / "candidates" / "triton").glob("*.py"),
+                 *(path("triton", operator) for operator in known()["triton"])]:  # fmt: skip
+        shutil.copy(file, tmp_path)
+    script = ROOT / "tests" / "examples" / "interpret_examples.py"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, script, tmp_path], env=env, capture_output=True, text=True)
+    errors = json.loads(done.stdout.splitlines()[-1])
+    assert all(max(errors[operator]) < 2e-3 for operator in known()["triton"]), errors

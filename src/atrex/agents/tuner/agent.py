@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import statistics
 import time
@@ -274,9 +275,7 @@ def _told(chosen: Values) -> str:
 
 
 def _percent(ratio: float) -> str:
-    from math import exp
-
-    return f"{100 * exp(ratio):.1f} %"
+    return f"{100 * math.exp(ratio):.1f} %"
 
 
 def _speedup(found: Comparison) -> str:

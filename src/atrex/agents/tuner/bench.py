@@ -36,7 +36,7 @@ class Bench:
         program = jail.home / "measure.py"
         program.unlink(missing_ok=True)
         program.write_text(_PROGRAM.read_text(encoding="utf-8"), encoding="utf-8")
-        self._argv = [sys.executable, str(program), *readable(device)]
+        self._argv = [sys.executable, str(program), device, *readable(device)]
         if device != "cuda":
             sweep = 0 if native.atrex_flush_supported() else 2 * (cache_sizes().get("llc") or _SWEEP)
             self._argv.append(str(sweep))

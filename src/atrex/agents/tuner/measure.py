@@ -7,8 +7,8 @@ thread or device was started, so that a kernel that crashes or hangs takes its o
     {"do": "survey", "source", "shapes", "check"}      which of these shapes are quick enough to be measured
     {"do": "compare", "incumbent", "trial", "shapes", "check", "repeats", "seed"}          their times, pair by pair
 
-Each has a "limit" in seconds. `measure.py [FLUSH_LIBRARY SWEEP_BYTES]`, in a folder with reference.py, input.py and
-shapes.json. The times are for a search: whoever judges a kernel takes his own.
+Each has a "limit" in seconds. `measure.py cpu|cuda [FLUSH_LIBRARY SWEEP_BYTES]`, in a folder with reference.py,
+input.py and shapes.json. The times are for a search: whoever judges a kernel takes his own.
 """
 
 import contextlib
@@ -47,6 +47,8 @@ def main():
 
 def _device_name():
     """The GPU's name, None without one. Asked in a child: the device must not be started in the process that forks."""
+    if _device() == "cpu":
+        return None
     answer = _forked(lambda say: {"name": torch.cuda.get_device_name() if torch.cuda.is_available() else None}, 120)
     return answer.get("name")
 
@@ -222,25 +224,24 @@ class _Clock:
     """Microseconds of a call with cold caches: by the monotonic clock, on a GPU between two events."""
 
     def __init__(self):
-        self._library, self._sweep, self._other = None, int(sys.argv[2]) if len(sys.argv) > 2 else 0, None
-        self._touched = []
+        self._library, self._other, self._touched = None, None, []
         if _device() == "cuda":
             cache = torch.cuda.get_device_properties(0).L2_cache_size
             self._other = torch.zeros(2 * cache, dtype=torch.uint8, device="cuda")
             self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             return
-        if len(sys.argv) > 1:
-            self._library = ctypes.CDLL(sys.argv[1])
+        if len(sys.argv) > 2:
+            self._library, sweep = ctypes.CDLL(sys.argv[2]), int(sys.argv[3])
             for function in (self._library.atrex_flush, self._library.atrex_sweep):
                 function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t), None
-            self._other = torch.zeros(self._sweep, dtype=torch.uint8)
+            self._other = torch.zeros(sweep, dtype=torch.uint8)
 
     def time(self, model, inputs):
         self._evict([*self._touched, *inputs.values()])
         self._touched = []
         if _device() == "cuda":
             first, last = self._events
-            torch.cuda._sleep(200_000)  # the launch is queued behind it, so the host's time is not measured
+            torch.cuda._sleep(1_000_000)  # the launch is queued behind it, so the host's time is not measured
             first.record()
             outputs = model(**inputs)
             last.record()
@@ -258,7 +259,7 @@ class _Clock:
             self._other.fill_(1)
         elif self._library is None:
             return
-        elif self._sweep:
+        elif self._other.numel():
             self._library.atrex_sweep(self._other.data_ptr(), self._other.numel())
         else:
             for each in tensors:
@@ -266,7 +267,7 @@ class _Clock:
 
 
 def _device():
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return sys.argv[1]
 
 
 def _module(source):
