@@ -54,10 +54,11 @@ def _of(events: list, kind: type) -> list:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_usage_is_told_with_the_reply_and_not_again_at_the_end(reader, session):
-    list(reader.read(STARTED))
+@pytest.mark.parametrize("late", [False, True], ids=["in-time", "late"])
+def test_usage_is_told_with_the_reply_and_not_again_at_the_end(reader, session, late):
+    first = [] if late else list(reader.read(STARTED))
     session("token_usage_record", _reply("r1", _tokens(100, 20, cached=50, reasoning=5)))
-    first = list(reader.read({"type": "turn.started"}))
+    first += list(reader.read(STARTED if late else {"type": "turn.started"}))
     list(reader.read({"type": "turn.completed", "usage": _tokens(100, 20, cached=50, reasoning=5)}))
     assert _of(first, Usage) == [Usage(input=150, output=20, cached=50, reasoning=5)]
     assert list(reader.finish()) == [Ended(how="done")]
@@ -171,11 +172,18 @@ def test_words_reasoning_and_warnings_are_told_apart(reader):
     ]
 
 
-def test_a_reply_of_tools_alone_is_one_turn(reader, session):
+@pytest.mark.parametrize("record_first", [False, True], ids=["printed-first", "recorded-first"])
+def test_every_reply_is_one_turn(reader, session, record_first):
+    """With words or of tools alone, whichever of the two sources is read first."""
     events = list(reader.read(STARTED))
+    session("response_item", {"type": "function_call"})
     session("token_usage_record", _reply("r1", _tokens(1, 1)))
+    session("response_item", {"type": "message", "role": "assistant"})
+    if record_first:
+        session("token_usage_record", _reply("r2", _tokens(1, 1)))
     events += list(reader.read(_item("agent_message", text="a")))
-    session("token_usage_record", _reply("r2", _tokens(1, 1)))
+    if not record_first:
+        session("token_usage_record", _reply("r2", _tokens(1, 1)))
     events += list(reader.read({"type": "turn.completed", "usage": _tokens(2, 2)}))
     assert [event.text for event in _of(events, Message)] == ["", "a"]
 

@@ -169,8 +169,7 @@ class CodexReader:
         self._model = ""
         self._begun: set[str] = set()
         self._time = 1
-        self._said = False
-        self._told = Usage()  # of the agent itself, without its sub-agents
+        self._told: dict[str | None, Usage] = {}  # by thread: the agent's own, and those of sub-agents
         self._thread: str | None = None
         self._total: Usage | None = None
         self._failed: str | None = None
@@ -206,7 +205,8 @@ class CodexReader:
         yield from self._from_session()
         if self._total is not None:
             names = ("input", "output", "cached", "reasoning")
-            rest = {name: max(0, getattr(self._total, name) - getattr(self._told, name)) for name in names}
+            told = self._told.get(self._thread, Usage())  # what sub-agents took is not in the total
+            rest = {name: max(0, getattr(self._total, name) - getattr(told, name)) for name in names}
             if rest["input"] or rest["output"]:
                 yield self._priced(Usage(**rest))
         if self._failed is not None:
@@ -221,11 +221,10 @@ class CodexReader:
                 yield Model(name=self._model)
             elif kind == "token_usage_record":
                 usage = _usage(record["usage"])
-                if record.get("thread_id") == self._thread:
-                    self._told = self._told + usage
-                if not self._said:
+                thread = record.get("thread_id")
+                self._told[thread] = self._told.get(thread, Usage()) + usage
+                if not record["said"]:
                     yield Message(role="agent", text="")  # a reply of tool calls alone is a turn too
-                self._said = False
                 yield self._priced(usage)
             elif kind == "session_meta" and record.get("cli_version"):
                 yield Output(stream="out", text=f"Codex {record['cli_version']}")
@@ -239,7 +238,6 @@ class CodexReader:
         kind, name = item["type"], item["id"] if self._time == 1 else f"{item['id']}/{self._time}"
         if kind == "agent_message":
             if over:
-                self._said = True
                 yield Message(role="agent", text=item["text"])
         elif kind == "reasoning":
             if over:

@@ -20,20 +20,21 @@ from atrex.agents.jail import Jail, Terms
 _MOST = 64 << 20  # bytes of a session's file
 _PATIENCE = 60.0  # seconds for the first request
 _NESTED = re.compile(r"declare const tools: \{ (\w+)\(")
-_KINDS = ("session_meta", "turn_context", "token_usage_record", "event_msg")
+_KINDS = ("session_meta", "turn_context", "token_usage_record", "event_msg", "response_item")
 
 
 class Sessions:
     """Reads the session files below a CODEX_HOME as they grow, those of sub-agents too.
 
     The agent could write there, so links are not followed, and what is no record is passed over. A reply that stands
-    in several files, as after a fork of a session, is told once.
+    in several files, as after a fork of a session, is told once. To its usage is added whether it has words: `said`.
     """
 
     def __init__(self, home: Path):
         self._root = home / "sessions"
         self._read: dict[str, int] = {}  # bytes of each file
         self._replies: set[str] = set()
+        self._said: set[str] = set()  # files whose reply under way has words
 
     def read(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(type, payload) of the records since the last call."""
@@ -51,7 +52,13 @@ class Sessions:
                 continue
             if kind not in _KINDS or not isinstance(payload, dict):
                 continue
+            if kind == "response_item":
+                if payload.get("type") == "message" and payload.get("role") == "assistant":
+                    self._said.add(path)
+                continue
             if kind == "token_usage_record":
+                payload["said"] = path in self._said
+                self._said.discard(path)
                 reply = payload.get("response_id")
                 if reply in self._replies:
                     continue
