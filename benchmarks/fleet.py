@@ -114,6 +114,7 @@ def main() -> None:
         "command": "python benchmarks/fleet.py " + " ".join(sys.argv[1:]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load_at_start": round(os.getloadavg()[0], 1),
         "versions": {"python": platform.python_version(), **{n: version(n) for n in ("atrex", "torch", "polars")}},
         **measure(asked.traces, asked.device, asked.candidates, asked.redact),
     }
