@@ -121,3 +121,28 @@ class TestTarget:
     def test_what_cannot_be_is_one_line(self, dsl, arch, chip, said):
         with pytest.raises(UserError, match=said):
             target(dsl, arch, chip)
+
+
+def test_a_service_that_will_not_know_better_is_not_asked_again(tmp_path, suite):
+    from atrex.agents.base import Choice
+    from atrex.agents.events import Ended
+    from atrex.agents.jail import Terms
+    from atrex.generate.solve import Solver, Work
+
+    class Refused:
+        asked = 0
+
+        def terms(self, task):
+            return Terms()
+
+        def secrets(self):
+            return ()
+
+        def work(self, task, jail):
+            self.asked += 1
+            yield Ended(how="provider", reason="no such key", again=self.asked < 2)
+
+    agent = Refused()
+    work = Work(tmp_path, agent, Choice("refused"), "cpp", target("cpp", None, None), "default", Budget())
+    record = Solver(work, back_off=(0.0,) * 5).solve(suite.problem("rms_norm"), 0)
+    assert agent.asked == 2 and record.ended == "provider" and record.attempts == 2

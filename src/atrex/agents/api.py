@@ -64,7 +64,8 @@ class Api:
         try:
             yield from _Conversation(self._chat, task, jail, tools).events()
         except Failure as failure:
-            yield Ended(how="error" if failure.how == "error" else "provider", reason=failure.reason)
+            how = "error" if failure.how == "error" else "provider"
+            yield Ended(how=how, reason=failure.reason, again=failure.how == "again")
         except TimeoutError:
             yield Ended(how="timeout")
 

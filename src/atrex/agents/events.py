@@ -109,12 +109,14 @@ class Asked(_Event):
 class Ended(_Event):
     """The last event. `done`: the agent says so; `budget`, `timeout`, `error`: it was ended, or failed.
 
-    A `provider` error (the model's service was down, or refused for its rate) says nothing about the agent.
+    A `provider` error (the model's service was down, or refused for its rate) says nothing about the agent. Where
+    `again` is false it makes no sense to ask once more: a key or a model that the service does not know.
     """
 
     kind: Literal["ended"] = "ended"
     how: Literal["done", "budget", "timeout", "error", "provider"]
     reason: str | None = None
+    again: bool = True
 
 
 Event = Annotated[

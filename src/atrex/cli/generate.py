@@ -77,6 +77,7 @@ def generate(
     about = About(
         agent=agent,
         model=model,
+        base_url=base_url,
         dsl=dsl,
         arch=aim.arch,
         device=aim.device if gpu or aim.device == "cpu" else "none",

@@ -159,14 +159,17 @@ class Refresher:
     """New values for every call: the judge's copy of the operands changes a little, the shared one follows.
 
     A few dozen elements of each floating operand trade places, at positions drawn from the judge's secret; whatever
-    a candidate remembers of an earlier call is then wrong in places that it cannot know.
+    a candidate remembers of an earlier call is then wrong in places that it cannot know. `fixed` operands stay as they
+    are.
     """
 
     COUNT = 64
 
-    def __init__(self, inputs: Tensors, seed: int):
+    def __init__(self, inputs: Tensors, seed: int, fixed: Collection[str] = ()):
         self.inputs = {name: t.clone().contiguous() for name, t in inputs.items()}
-        self._moving = [t for t in self.inputs.values() if t.is_floating_point() and t.numel() > 1]
+        self._moving = [
+            t for name, t in self.inputs.items() if name not in fixed and t.is_floating_point() and t.numel() > 1
+        ]
         device = next(iter(self.inputs.values())).device
         self._generator = torch.Generator(device=device).manual_seed(seed)
         self._device = device

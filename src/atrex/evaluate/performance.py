@@ -99,7 +99,7 @@ class Timing:
         self.fp8 = fp8
         inputs = problem.make_inputs(shape, unit_seed, device, fp8)
         first = expected(problem, shape, "timed", inputs, fp8)
-        self.refresher = Refresher(inputs, unit_seed)
+        self.refresher = Refresher(inputs, unit_seed, problem.metadata.structured)
         self._bind(inputs, first)
 
     def _bind(self, inputs, case: Case) -> None:

@@ -52,6 +52,7 @@ class About(BaseModel):
 
     agent: str
     model: str | None
+    base_url: str | None = None
     dsl: str
     arch: str
     device: str

@@ -88,7 +88,7 @@ class Solver:
                 if self._stopping.is_set():
                     shutil.rmtree(root, ignore_errors=True)
                     raise Stopped
-                if ended.how != "provider" or pause is None or time.monotonic() + pause > deadline:
+                if ended.how != "provider" or not ended.again or pause is None or time.monotonic() + pause > deadline:
                     break
                 self._stopping.wait(pause)
         source, why = self._take(root, ended)

@@ -38,7 +38,7 @@ class Transcript:
 
     def __init__(self, path: Path, redactor: Redactor):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w", encoding="utf-8")
+        self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
         self._redactor, self._began = redactor, time.monotonic()
 
     def __enter__(self) -> Transcript:

@@ -16,11 +16,13 @@ class _Strict(BaseModel):
 class Operand(_Strict):
     """One tensor. `dtype` is a short name, or alternatives "bf16/fp16" from which `input_kwargs["dtype"]` chooses.
 
-    An `optional` input is there in some shapes only; `forward` takes it last, with a default of None.
+    An `optional` input is there in some shapes only; `forward` takes it last, with a default of None. The elements of a
+    `structured` input hang together, as those of a running sum do: no two of them may trade places.
     """
 
     dtype: str
     optional: bool = False
+    structured: bool = False
 
     @field_validator("dtype")
     @classmethod
@@ -223,6 +225,11 @@ class Metadata(_Strict):
     matters. For operators whose largest shapes do not fit a device in float64."""
     provenance: Provenance = Provenance()
     shapes: dict[str, ShapeMeta] = Field(default_factory=dict)
+
+    @property
+    def structured(self) -> frozenset[str]:
+        """Inputs whose elements hang together."""
+        return frozenset(name for name, operand in self.inputs.items() if operand.structured)
 
     @model_validator(mode="after")
     def _names_agree(self) -> Metadata:
