@@ -13,7 +13,8 @@ from atrex.generate.solve import Solver, Stopped
 from atrex.problems.model import Suite
 
 _SAME = (
-    "agent", "model", "base_url", "dsl", "arch", "device", "chip", "policy", "prompt_sha256", "suite_version", "suite_hash",
+    "agent", "model", "base_url", "dsl", "arch", "device", "chip", "policy", "prompt_sha256", "suite_version",
+    "suite_hash",
     "budget",
 )  # fmt: skip
 
