@@ -10,9 +10,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from atrex.agents.tuner.knobs import find, render
 from atrex.agents.tuner.templates import known, path
+from atrex.problems.load import SHIPPED, load_problem
+from atrex.problems.model import Shape
 from tests.compile.one_process import ROOT, compile_here
 
 
@@ -34,6 +37,31 @@ def judged(tmp_path_factory):
 def test_a_cpp_template_passes_the_judge(judged, operator):
     assert judged[operator]["verdict"]["status"] == "passed", judged[operator]["verdict"]
     assert judged[operator]["adoption"]["share"] > 0.5
+
+
+RAGGED = {
+    "rms_norm": {"token_count": 37, "hidden_size": 1003},
+    "silu_and_mul": {"shape": [37, 2 * 1003]},
+    "block_scaled_mm": {"m": 37, "n": 384, "k": 384, "group_n": 128, "group_k": 128},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("end", [0, -1], ids=["first values", "last values"])
+@pytest.mark.parametrize("operator", known()["cpp"])
+def test_a_cpp_template_is_right_at_the_ends_of_its_space(operator, end):
+    problem, source = load_problem(SHIPPED / operator), path("cpp", operator).read_text()
+    space: dict = {}
+    exec(render(source, {knob.name: knob.options[end] for knob in find(source)}), space)
+    init = next(iter(problem.shapes.values())).init_kwargs
+    shape = Shape("ragged", init, RAGGED[operator])
+    inputs = problem.make_inputs(shape, 0, "cpu")
+    got, expected = space["Model"](**init)(**inputs), problem.reference(shape)(**inputs)
+    error = (got.double() - expected.double()).abs() / (
+        expected.double().abs() + expected.double().square().mean() ** 0.5
+    )
+    assert got.dtype == expected.dtype and error.max() <= max(torch.finfo(got.dtype).eps, 2**-14)
 
 
 @pytest.fixture(scope="module")

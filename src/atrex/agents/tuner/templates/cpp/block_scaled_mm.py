@@ -16,8 +16,8 @@ import torch
 VECTOR: Literal[4, 8, 16] = 8  # elements of one vector
 ROWS: Literal[2, 4, 6, 8, 12] = 6  # of the sums that registers hold
 COLUMNS: Literal[1, 2, 3, 4] = 2  # vectors of the sums that registers hold
-TILE_M: Literal[48, 96, 192, 384] = 96
-TILE_N: Literal[96, 192, 384, 768] = 192
+TILE_M: Literal[48, 96, 192, 384] = 192
+TILE_N: Literal[96, 192, 384, 768] = 384
 DEPTH: Literal[64, 128, 256, 512] = 128
 
 DEFINES = (
