@@ -99,6 +99,20 @@ def test_a_profiler_that_runs_already_is_told_in_the_engine_s_words(tmp_path):
         record_url(url, SHORT, tmp_path / "trace.json")
 
 
+def test_a_server_that_writes_elsewhere_is_waited_for_and_given_up(folder, tmp_path, monkeypatch):
+    """As one in a container, whose file system is not ours."""
+    monkeypatch.setattr(engines, "WRITING", 0.5)
+    monkeypatch.setattr(engines, "NOTICE", 0.1)
+    server, told = Sglang(), []
+    monkeypatch.setattr(server, "finish", lambda: None)
+    with serving(server) as url:
+        found = record_url(url, SHORT, tmp_path / "trace.json", told.append)
+    written_to = server.body_of("/start_profile")["output_dir"]
+    assert not found.files and written_to in found.notes[0]
+    assert told[-1] == f"waiting for the trace in {written_to}"
+    assert not Path(written_to).exists()
+
+
 def test_the_profiler_is_stopped_when_we_are_interrupted(folder, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

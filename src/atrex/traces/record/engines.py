@@ -7,6 +7,7 @@ number of steps in the body. Both write a trace a rank into a folder of the serv
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -24,9 +25,14 @@ from atrex.traces.record.window import Recorded, Window, deliver, numbered
 
 VLLM, SGLANG = "vllm", "sglang"
 KEY = "ATREX_ENGINE_KEY"  # the server's API key, where it asks for one
-WRITING = 600.0  # seconds that an engine may take to write its traces after the window
+ANSWERING = 600.0  # seconds that an engine may take to end a recording: vLLM writes its traces before it answers
+WRITING = 120.0  # seconds until a trace has to be there after that
+NOTICE = 5.0  # seconds of waiting after which it is said
 QUIET = 1.0  # seconds without a change after which files count as complete
 _VLLM_FLAG = """--profiler-config '{"profiler": "torch", "torch_profiler_dir": "DIR"}'"""
+
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ def _vllm_version(document: Any) -> str | None:
 
 
 def record_url(
-    url: str, window: Window, out: Path, tell: Callable[[str], None] = lambda line: None, folder: Path | None = None
+    url: str, window: Window, out: Path, tell: Tell = lambda line: None, folder: Path | None = None
 ) -> Recorded:
     """Let an engine profile itself for a window, and fetch what it wrote to `out` (further ranks beside it).
 
@@ -100,12 +106,21 @@ def record_url(
     Raises UserError where the engine does not profile.
     """
     engine = detect(url)
-    local = urlsplit(engine.url).hostname in ("localhost", "127.0.0.1", "::1")
-    if engine.name == SGLANG and folder is None and local:
-        folder = Path(tempfile.mkdtemp(prefix="atrex-record-"))
-        folder.chmod(0o777)  # the server may be another user
     if folder is not None and not folder.is_dir():
         raise UserError(f"--trace-dir {folder}: no such folder here")
+    local = urlsplit(engine.url).hostname in ("localhost", "127.0.0.1", "::1")
+    if engine.name == VLLM or folder is not None or not local:
+        return _record(engine, window, out, tell, folder)
+    made = Path(tempfile.mkdtemp(prefix="atrex-record-"))
+    made.chmod(0o1777)  # the server may be another user
+    try:
+        return _record(engine, window, out, tell, made)
+    finally:
+        with contextlib.suppress(OSError):  # what could not be brought to `out` stays
+            made.rmdir()
+
+
+def _record(engine: Engine, window: Window, out: Path, tell: Tell, folder: Path | None) -> Recorded:
     before = _traces(folder)
     body = _vllm_body(window) if engine.name == VLLM else _sglang_body(window, folder)
     _check(engine, "/start_profile", *engine.post("/start_profile", body))
@@ -115,17 +130,14 @@ def record_url(
         _hold(window, folder, before)
     finally:
         seconds = time.monotonic() - began
-        status, content = engine.post("/stop_profile", timeout=WRITING)
-    found = _written(folder, before, WRITING if status == 200 else QUIET)
+        status, content = engine.post("/stop_profile", timeout=ANSWERING)
+    found = _written(folder, before, WRITING if status == 200 else QUIET, tell)
     if status != 200 and not found:
         _check(engine, "/stop_profile", status, content)
-    notes = (
-        [] if found else [f"the trace is on the machine of {engine.url}, in {_place(engine, folder)}; see --trace-dir"]
-    )
+    away = f"the trace is on the machine of {engine.url}, in {_place(engine, folder)}; see --trace-dir"
     files = [deliver(path, numbered(out, i)) for i, path in enumerate(found)]
-    if folder is not None and folder.name.startswith("atrex-record-") and not any(folder.iterdir()):
-        folder.rmdir()
-    return Recorded(files, round(seconds, 4), window.steps, notes, {"engine": engine.name, "url": engine.url})
+    details = {"engine": engine.name, "url": engine.url}
+    return Recorded(files, round(seconds, 4), window.steps, [] if found else [away], details)
 
 
 def _vllm_body(window: Window) -> dict | None:
@@ -173,17 +185,19 @@ def _traces(folder: Path | None) -> dict[Path, tuple]:
         return {}
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.name.endswith((".json", ".json.gz")):
+        if path.name.endswith((".json", ".json.gz")) and not path.is_symlink():
             about = path.stat()
             found[path] = (about.st_size, about.st_mtime_ns)
     return found
 
 
-def _written(folder: Path | None, before: dict[Path, tuple], patience: float) -> list[Path]:
+def _written(
+    folder: Path | None, before: dict[Path, tuple], patience: float, tell: Tell = lambda line: None
+) -> list[Path]:
     """Traces that are new and complete: the same for a while. Ranks write one each, at about the same time."""
     if folder is None:
         return []
-    deadline = time.monotonic() + patience
+    deadline, noticed = time.monotonic() + patience, time.monotonic() + NOTICE
     last, since = {}, time.monotonic()
     while True:
         found = {p: about for p, about in _traces(folder).items() if about[0] and before.get(p) != about}
@@ -193,6 +207,9 @@ def _written(folder: Path | None, before: dict[Path, tuple], patience: float) ->
             return list(found)
         if not found and time.monotonic() > deadline:
             return []
+        if not found and time.monotonic() > noticed:
+            tell(f"waiting for the trace in {folder}")
+            noticed = deadline + 1
         time.sleep(0.05)
 
 
