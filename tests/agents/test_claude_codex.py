@@ -69,7 +69,7 @@ CODEX = Provider(
     tools=["apply_patch", "exec_command", "write_stdin"],
     read=lambda path: Use("exec_command", {"cmd": f"cat {path}"}),
     write=_patch,
-    shell=lambda command: Use("exec_command", {"cmd": command}),
+    shell=lambda command: Use("exec_command", {"cmd": command, "yield_time_ms": 30_000}),
     rate=Refuse(429, "rate_limit_exceeded", "slow down", {"retry-after": "1"}),
 )
 DONE = Turn((Say("The kernel is done."),), fresh=5, cached=200, output=5)
@@ -85,7 +85,7 @@ def programs():
         folder.mkdir(parents=True, exist_ok=True)
         command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", *PACKAGES]
         try:
-            subprocess.run(command, check=True, capture_output=True, timeout=240, text=True)
+            subprocess.run(command, check=True, capture_output=True, timeout=200, text=True)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             pytest.skip(f"needs the npm registry: {(error.stderr or str(error)).strip().splitlines()[-1]}")
         (folder / "installed").touch()
@@ -217,6 +217,12 @@ def test_its_time_ends_a_command_that_hangs(provider, generate):
     with provider.server([Turn((provider.shell("sleep 500"),))]) as server:
         _, record = generate(provider, server, "--timeout", "0.25")
     assert record.ended == "timeout" and record.usage.tokens == 110 and record.seconds < 60
+
+
+def test_time_spent_waiting_for_the_service_is_the_providers(provider, generate):
+    with provider.server([Refuse(503, "overloaded_error", "later")]) as server:
+        _, record = generate(provider, server, "--timeout", "0.2")
+    assert record.ended == "provider" and "waited for the service" in record.reason
 
 
 def test_reasoning_is_kept_apart(provider, generate):

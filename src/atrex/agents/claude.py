@@ -95,7 +95,7 @@ class ClaudeReader:
         self._policy = policy
         self._open: dict[str | None, _Reply] = {}  # by the tool call that a sub-agent works for; None is the agent
         self._told = Usage()
-        self._retried = False  # what it asked last, it asked again: it takes that for a failure of the service
+        self.waiting = False
         self._ended: Ended | None = None
 
     def read(self, line: dict[str, Any]) -> Iterator[Event]:
@@ -125,7 +125,7 @@ class ClaudeReader:
                 reason = f"claude has tools beyond --policy {self._policy}: {', '.join(extra)}"
                 yield Ended(how="error", reason=reason)
         elif line.get("subtype") == "api_retry":
-            self._retried = True
+            self.waiting = True
             about = f"{line.get('error')} ({line.get('error_status')})"
             yield Output(stream="out", text=f"retry {line.get('attempt')} of {line.get('max_retries')}: {about}")
 
@@ -133,7 +133,7 @@ class ClaudeReader:
         kind = event["type"]
         if kind == "message_start":
             yield from self._close(of)  # one that was cut off
-            self._retried = False
+            self.waiting = False
             message = event["message"]
             self._open[of] = _Reply(dict(message.get("usage") or {}))
             yield Model(name=message["model"])
@@ -183,7 +183,7 @@ class ClaudeReader:
             yield rest
         if line.get("total_cost_usd") is not None:
             yield Cost(usd=line["total_cost_usd"])
-        self._ended = _end(line, self._retried)
+        self._ended = _end(line, self.waiting)
 
 
 def _usage(given: dict[str, Any]) -> Usage:
@@ -205,12 +205,12 @@ def _results(content: Any) -> Iterator[Event]:
             yield ToolResult(id=block["tool_use_id"], text=text, failed=bool(block.get("is_error")))
 
 
-def _end(result: dict[str, Any], retried: bool) -> Ended:
+def _end(result: dict[str, Any], waiting: bool) -> Ended:
     if not result.get("is_error"):
         return Ended(how="done")
     reason = result.get("result") or "; ".join(result.get("errors") or ()) or result.get("subtype")
     if result.get("subtype") == "error_max_budget_usd":
         return Ended(how="budget", reason=reason)
     status = result.get("api_error_status")
-    of_service = retried if status is None else cli_stream.is_providers(status)
+    of_service = waiting if status is None else cli_stream.is_providers(status)
     return Ended(how="provider" if of_service else "error", reason=reason)

@@ -105,7 +105,9 @@ def is_providers(status: int) -> bool:
 
 
 class Reader(Protocol):
-    """Makes events of what one program prints."""
+    """Makes events of what one program prints. `waiting`: the service has failed it, and has not answered since."""
+
+    waiting: bool
 
     def read(self, line: dict[str, Any]) -> Iterable[Event]:
         """The events of one JSON line."""
@@ -136,7 +138,8 @@ def follow(
         if jail.excess:
             ended = Ended(how="error", reason=f"it {jail.excess}")
     except TimeoutError:
-        ended = Ended(how="timeout")
+        waited = Ended(how="provider", reason="its time ended while it waited for the service")
+        ended = waited if reader.waiting else Ended(how="timeout")
     finally:
         jail.stop()
     for event in reader.finish():

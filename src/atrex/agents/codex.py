@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -110,7 +111,8 @@ class Codex:
         prompt = task.prompt
         for pause in (*_PAUSES, None):
             for event in cli_stream.follow(jail, argv, env, prompt, task.deadline, reader):
-                if isinstance(event, Ended) and event.how == "provider" and pause and reader.resumable:
+                failed = isinstance(event, Ended) and event.how == "provider" and reader.resumable
+                if failed and pause and time.monotonic() + pause < task.deadline:
                     yield Output(stream="err", text=f"the service failed, again in {pause} s: {event.reason}")
                     argv = [*_AFTER_PAUSE, str(pause), *self._resuming(reader.resumable)]
                     prompt = _GO_ON
@@ -166,6 +168,7 @@ class CodexReader:
 
     def __init__(self, sessions: Sessions, price: Callable[[str, Usage], float | None] | None = None):
         self._sessions, self._price = sessions, price
+        self.waiting = False
         self._model = ""
         self._begun: set[str] = set()
         self._time = 1
@@ -197,8 +200,10 @@ class CodexReader:
         elif kind == "turn.failed":
             self._failed = line["error"]["message"]
         elif kind == "error":
+            self.waiting = True
             yield Output(stream="err", text=line["message"])
         elif kind in ("item.started", "item.completed"):
+            self.waiting = False
             yield from self._item(line["item"], kind == "item.completed")
 
     def finish(self) -> Iterator[Event]:
