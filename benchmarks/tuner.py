@@ -131,7 +131,7 @@ def main() -> None:
             document["operators"][operator] = found
             overall = found["ratio"]["overall"]
             print(
-                f"{operator}: S {found['S_before']:.3f} -> {found['S_after']:.3f}, {overall['ratio']:.3f} times as "
+                f"{operator}: S {found['S_before']:.4f} -> {found['S_after']:.4f}, {overall['ratio']:.3f} times as "
                 f"fast ({overall['low']:.3f} to {overall['high']:.3f}), load {load}",
                 flush=True,
             )
