@@ -23,7 +23,21 @@ _CPP_TOKEN = re.compile(r"[A-Za-z_][\w]*(?:::[A-Za-z_]\w*)*|\d[\w.]*|\S")
 _CPP_CONSTANT = re.compile(r"(?:#define\s+(\w+)\s+(.+)|\bconstexpr\b[^=;()]*?\b(\w+)\s*=\s*([^;]+);)")
 _CPP_LAUNCH = re.compile(r"\b(\w+)(?:<[^<>;]*>)?\s*<<<")
 _LAUNCH_ARGUMENTS = re.compile(r"<<<(.+?)>>>", re.S)
-_KERNEL_MARKS = ("jit", "kernel", "autotune")
+_POINTER = re.compile(r"(ptrs?|desc|descriptor)$")
+_CPP_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_CPP_KERNEL = re.compile(r"__global__(?:[^;{(]*\b__launch_bounds__\s*\([^)]*\))?[^;{(]*\(([^)]*)\)")
+_CPP_DIM3 = re.compile(r"\bdim3\s+([^;]+);")
+_CPP_SHARED = re.compile(r"__shared__\s[^;=()\[]*?\w+\s*((?:\[[^\]]*\]\s*)+)[;,=]")
+_CPP_XOR_INDEX = re.compile(r"\[[^\[\]]*\^\s*([^\[\]]*)\]")
+_CPP_DECLARED = re.compile(
+    r"\b(?:void|bool|char|short|int|long|unsigned|float|double|half2?|auto|dim3|typename|class|\w+_t|__nv_\w+|[A-Z]\w*)"
+    r"(?:\s+const\b)?(?:\s+|\s*[*&]+\s*)([A-Za-z]\w*)\s*(?=[=;,)\[({:])"
+)
+
+
+_ONCE_MORE = 0.25
+_MOST_BUFFERS = 8
+"""A first extent of shared memory up to this is taken for a number of buffers."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +49,19 @@ class Edit:
 
 
 def classify(before: str, after: str) -> Edit:
-    """What the edit from one candidate source to another is about. Sources that do not parse change nothing."""
+    """What the edit from one candidate source to another is about.
+
+    Sources that do not parse, and sources that differ only in comments, blanks or names of their own, change nothing.
+    """
+    trees = [_parsed(before), _parsed(after)]
+    if None in trees or _skeleton(before) == _skeleton(after):
+        return Edit(None, {})
     old, new = facts(before), facts(after)
     changed: Counter[str] = Counter()
     for fact, value in set(old) | set(new):
-        changed[fact] += abs(new[fact, value] - old[fact, value])
+        was, is_ = old[fact, value], new[fact, value]
+        # What comes or goes says more than what is used once more or once less.
+        changed[fact] += abs(is_ - was) * (_ONCE_MORE if was and is_ else 1)
     scores = dict.fromkeys(CATEGORIES, 0.0)
     for fact, times in changed.items():
         for category, patterns in _rules().items():
@@ -53,41 +75,126 @@ def classify(before: str, after: str) -> Edit:
 def facts(source: str) -> Facts:
     """The facts of a candidate source."""
     found: Facts = Counter()
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = _parsed(source)
+    if tree is None:
         return found
+    modules = _imported(tree)
+    found.update(_of_kernels(tree))
     for node in ast.walk(tree):
-        found.update(_of_python(node))
+        found.update(_of_python(node, modules))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_cpp(node.value):
             found.update(_of_cpp(node.value))
     return found
 
 
-def _of_python(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _parsed(source: str) -> ast.Module | None:
+    """The tree without docstrings, None for a source that does not parse."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+    return tree
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    imports = [each for each in ast.walk(tree) if isinstance(each, ast.Import | ast.ImportFrom)]
+    return {(name.asname or name.name).partition(".")[0] for each in imports for name in each.names}
+
+
+def _skeleton(source: str) -> str:
+    """The source with its own names numbered in the order in which they occur: alike where only names differ."""
+    tree = _parsed(source)
+    nodes = list(ast.walk(tree))
+    own = {each.arg for each in nodes if isinstance(each, ast.arg)}
+    own |= {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    own |= {each.name for each in nodes if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    numbers: dict[str, str] = {}
+    for node in nodes:
+        for field in ("id", "arg", "name"):
+            name = getattr(node, field, None)
+            if isinstance(name, str) and name in own and not isinstance(node, ast.alias):
+                setattr(node, field, numbers.setdefault(name, f"_{len(numbers)}"))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_cpp(node.value):
+            node.value = _cpp_skeleton(node.value)
+    return ast.dump(tree)
+
+
+def _cpp_skeleton(text: str) -> str:
+    text = _CPP_COMMENT.sub(" ", text)
+    own = set(_CPP_DECLARED.findall(text))
+    numbers: dict[str, str] = {}
+    tokens = _CPP_TOKEN.findall(text)
+    return " ".join(numbers.setdefault(each, f"_{len(numbers)}") if each in own else each for each in tokens)
+
+
+def _of_kernels(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """What is said of a module's Python kernels together: how many run, on how many arrays, over what grids."""
+    nodes = list(ast.walk(tree))
+    launches = [each.func for each in nodes if isinstance(each, ast.Call) and isinstance(each.func, ast.Subscript)]
+    launched = {each.value.id for each in launches if isinstance(each.value, ast.Name)}
+    if not launched:
+        return
+    yield "kernels launched", str(len(launched))
+    kernels = [each for each in nodes if isinstance(each, ast.FunctionDef) and each.name in launched]
+    names = [argument.arg for kernel in kernels for argument in kernel.args.args]
+    yield "kernel arrays", str(sum(bool(_POINTER.search(name)) for name in names))
+    for grid in {each.slice.id for each in launches if isinstance(each.slice, ast.Name)}:
+        for node in nodes:
+            if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == grid for t in node.targets):
+                yield "grid", ast.unparse(node.value)
+    inside = [each for kernel in kernels for each in ast.walk(kernel)]
+    yield "tile rank", str(max((_axes(each) for each in inside if isinstance(each, ast.Subscript)), default=1))
+    for loop in (each for each in inside if isinstance(each, ast.For)):
+        yield from (("load ahead", "") for _ in range(_rotated(loop)))
+
+
+def _axes(node: ast.Subscript) -> int:
+    """The axes that an index such as [:, None] spreads a tensor over, 1 for any other index."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
+    return len(parts) if any(isinstance(each, ast.Constant) and each.value is None for each in parts) else 1
+
+
+def _rotated(loop: ast.For) -> int:
+    """How many values a round of the loop loads and hands to the next round under another name."""
+    pairs = []
+    for node in loop.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs += list(zip(target.elts, value.elts, strict=False))
+            else:
+                pairs.append((target, value))
+    calls = [(to, call) for to, value in pairs for call in ast.walk(value) if isinstance(call, ast.Call)]
+    loaded = {ast.unparse(to) for to, call in calls if (_dotted(call.func) or "").endswith("load")}
+    return sum(isinstance(value, ast.Name) and value.id in loaded for _, value in pairs)
+
+
+def _of_python(node: ast.AST, modules: set[str]) -> Iterator[tuple[str, str]]:
     if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
             if isinstance(target, ast.Name) and _is_number(node.value):
                 yield f"const {target.id}", ast.unparse(node.value)
     elif isinstance(node, ast.FunctionDef):
-        if any(mark in ast.unparse(each) for each in node.decorator_list for mark in _KERNEL_MARKS):
-            yield "kernel", "defined"
         for argument, default in zip(reversed(node.args.args), reversed(node.args.defaults), strict=False):
             yield f"const {argument.arg}", ast.unparse(default)
     elif isinstance(node, ast.Call):
-        callee = _dotted(node.func)
+        callee = _dotted(node.func, modules)
         if isinstance(node.func, ast.Subscript):  # kernel[grid](...)
             callee = "launch"
-            yield "kernel", "launched"
-            yield "grid", ast.unparse(node.func.slice)
+            if not isinstance(node.func.slice, ast.Name):
+                yield "grid", ast.unparse(node.func.slice)
         elif callee:
             yield f"call {callee}", ""
+            yield f"arity {callee}", str(len(node.args))
         for keyword in node.keywords:
             if keyword.arg:
                 yield f"argument {callee or '?'} {keyword.arg}", ast.unparse(keyword.value)
     elif isinstance(node, ast.Attribute):
-        dotted = _dotted(node)
+        dotted = _dotted(node, modules)
         if dotted:
             yield f"name {dotted}", ""
     elif isinstance(node, ast.Dict):
@@ -97,17 +204,24 @@ def _of_python(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _of_cpp(text: str) -> Iterator[tuple[str, str]]:
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
+    text = _CPP_COMMENT.sub(" ", text)
     for line in re.findall(r"^\s*#\s*pragma\s+(.+)$", text, re.M):
         yield f"pragma {line.strip()}", ""
     for define, value, name, given in _CPP_CONSTANT.findall(text):
         yield f"const {define or name}", (value or given).strip()
-    for _ in _CPP_LAUNCH.findall(text):
-        yield "kernel", "launched"
-    for arguments in _LAUNCH_ARGUMENTS.findall(text):
+    if launched := set(_CPP_LAUNCH.findall(text)):
+        yield "kernels launched", str(len(launched))
+        yield "kernel arrays", str(sum(each.count("*") for each in _CPP_KERNEL.findall(text)))
+    for arguments in [*_LAUNCH_ARGUMENTS.findall(text), *_CPP_DIM3.findall(text)]:
         yield "grid", " ".join(arguments.split())
-    for _ in range(text.count("__global__")):
-        yield "kernel", "defined"
+    for array in _CPP_SHARED.findall(text):
+        extents = [each.strip() for each in re.findall(r"\[([^\]]*)\]", array)]
+        if len(extents) > 1 and extents[0].isdigit() and int(extents[0]) <= _MOST_BUFFERS:
+            yield "shared buffers", extents[0]
+        if len(extents) > 1 and (padding := re.search(r"\+\s*(\w+)$", extents[-1])):
+            yield "shared padding", padding[1]
+    for by in _CPP_XOR_INDEX.findall(text):
+        yield "buffer flipped" if by.strip() == "1" else "index swizzled", ""
     tokens = _CPP_TOKEN.findall(text)
     for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
         if token[0].isalpha() or token[0] == "_":
@@ -120,17 +234,22 @@ def _is_number(node: ast.expr) -> bool:
     )
 
 
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
 def _is_cpp(text: str) -> bool:
     return "\n" in text and ";" in text and ("{" in text or "#" in text)
 
 
-def _dotted(node: ast.expr) -> str | None:
+def _dotted(node: ast.expr, modules: set[str] | None = None) -> str | None:
+    """A dotted name; given what is imported, without the variable that a method or a field is of."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
     if isinstance(node, ast.Name):
-        parts.append(node.id)
+        parts.append(node.id if modules is None or not parts or node.id in modules else "")
     elif not parts:
         return None
     return ".".join(reversed(parts))
