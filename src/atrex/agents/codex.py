@@ -22,8 +22,7 @@ from atrex.agents.jail import Jail, Terms
 
 _KEY = "OPENAI_API_KEY"
 _API = "https://api.openai.com/v1"
-# The jail confines it, and a sandbox of its own needs namespaces that the jail refuses. The last word: the prompt is
-# on standard input.
+# The jail confines it, and a sandbox of its own needs namespaces that the jail refuses.
 _FLAGS = ("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 # Nothing but the task and the model: nothing sent elsewhere, nothing kept, no instructions beside the prompt; and an
 # end where the service cannot be reached, since the program would wait for it for good.
