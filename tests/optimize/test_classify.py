@@ -1,4 +1,4 @@
-"""The edit classifier on labelled edits (edits/): rules may be written on one half, the other is to judge them by."""
+"""The edit classifier on labelled edits (edits/): rules are written on two halves, in turn, and not on the rest."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from atrex.optimize.model import CATEGORIES
 
 EDITS = Path(__file__).parent / "edits"
 SEED = 20
-# Share filed right. Measured: 31 of 31 open and 23 of 31 held out (18 and 22 before rules were written on the open
-# half). A half may lose one edit to a rule that is better otherwise.
-THRESHOLDS = {"open": 30 / 31, "held_out": 22 / 31}
+# Share filed right at least. Right of 31 open, 31 held out and 35 unseen edits: 18, 22 and 20 by the rules before the
+# set was there; 31, 23 and 26 by rules written on the open half; 31, 31 and 30 by rules written on both halves, so that
+# the unseen edits alone say what to expect of another edit.
+THRESHOLDS = {"open": 30 / 31, "held_out": 29 / 31, "unseen": 28 / 35}
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Labelled:
     before: str
     after: str
     category: str | None
+    unseen: bool
 
 
 def patched(source: str, diff: str) -> str:
@@ -50,20 +52,22 @@ def labelled() -> list[Labelled]:
         for edit in data["edits"]:
             category = None if edit["category"] == "none" else edit["category"]
             name = f"{path.parent.name}/{path.stem}/{edit['name']}"
-            found.append(Labelled(name, data["before"], patched(data["before"], edit["diff"]), category))
+            found.append(
+                Labelled(name, data["before"], patched(data["before"], edit["diff"]), category, "unseen" in data)
+            )
     return found
 
 
 @cache
-def halves() -> dict[str, list[Labelled]]:
-    """Every category's edits, shuffled with SEED, dealt in turn to the two halves."""
+def parts() -> dict[str, list[Labelled]]:
+    """Every category's edits, shuffled with SEED, dealt in turn to two halves; and the edits that came later."""
     chance = random.Random(SEED)
     dealt = []
     for category in (*CATEGORIES, None):
-        edits = [each for each in labelled() if each.category == category]
+        edits = [each for each in labelled() if each.category == category and not each.unseen]
         chance.shuffle(edits)
         dealt += edits
-    return {"open": dealt[::2], "held_out": dealt[1::2]}
+    return {"open": dealt[::2], "held_out": dealt[1::2], "unseen": [each for each in labelled() if each.unseen]}
 
 
 @cache
@@ -92,13 +96,13 @@ def test_the_set_has_five_edits_of_every_category_in_two_languages():
     assert min(languages[language] for language in ("triton", "cpp")) >= 24
 
 
-@pytest.mark.parametrize("half", ["open", "held_out"])
-def test_most_edits_are_filed_as_an_engineer_files_them(half: str):
-    edits = halves()[half]
-    print(f"\n{half}: {accuracy(edits):.3f} of {len(edits)}\n{confusion(edits)}")
+@pytest.mark.parametrize("part", ["open", "held_out", "unseen"])
+def test_most_edits_are_filed_as_an_engineer_files_them(part: str):
+    edits = parts()[part]
+    print(f"\n{part}: {accuracy(edits):.3f} of {len(edits)}\n{confusion(edits)}")
     wrong = [f"{edit.name}: {edit.category}, not {category_of(edit)}" for edit in edits]
     wrong = [line for line, edit in zip(wrong, edits, strict=True) if category_of(edit) != edit.category]
-    assert accuracy(edits) >= THRESHOLDS[half], "\n".join(wrong)
+    assert accuracy(edits) >= THRESHOLDS[part], "\n".join(wrong)
 
 
 @pytest.mark.parametrize("name", ["triton/matmul/deeper-pipeline", "cpp/gemm_cuda/tile-of-thirty-two"])
@@ -127,3 +131,8 @@ def test_a_source_that_does_not_parse_has_no_category(name: str, broken: str):
 def test_a_constant_renamed_throughout_is_no_edit():
     source = next(edit.before for edit in labelled() if edit.name.startswith("cpp/gemm_cuda"))
     assert classify(source, source.replace("TILE", "kEdge")).category is None
+
+
+def test_an_expression_too_deep_to_follow_has_no_category():
+    source = next(edit.before for edit in labelled())
+    assert classify(source, f"{source}\nx = {' + '.join(['1'] * 900)}\nnum_warps = 8\n").category is None

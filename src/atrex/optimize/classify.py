@@ -25,16 +25,16 @@ _CPP_LAUNCH = re.compile(r"\b(\w+)(?:<[^<>;]*>)?\s*<<<")
 _LAUNCH_ARGUMENTS = re.compile(r"<<<(.+?)>>>", re.S)
 _POINTER = re.compile(r"(ptrs?|desc|descriptor)$")
 _CPP_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_CPP_KERNEL = re.compile(r"__global__(?:[^;{(]*\b__launch_bounds__\s*\([^)]*\))?[^;{(]*\(([^)]*)\)")
+_CPP_KERNEL = re.compile(r"__global__(?:[^;{(]{0,200}\b__launch_bounds__\s*\([^)]*\))?[^;{(]{0,200}\(([^)]*)\)")
 _CPP_DIM3 = re.compile(r"\bdim3\s+([^;]+);")
-_CPP_SHARED = re.compile(r"__shared__\s[^;=()\[]*?\w+\s*((?:\[[^\]]*\]\s*)+)[;,=]")
+_CPP_SHARED = re.compile(r"__shared__\s[^;=()\[]{0,200}?\w+\s*((?:\[[^\]]*\]\s*)+)[;,=]")
+_CPP_TWO_INDICES = re.compile(r"\[([^\[\]]+)\]\s*(?=\[([^\[\]]+)\])")
 _CPP_XOR_INDEX = re.compile(r"\[[^\[\]]*\^\s*([^\[\]]*)\]")
 _CPP_DECLARED = re.compile(
     r"\b(?:void|bool|char|short|int|long|unsigned|float|double|half2?|auto|dim3|typename|class|\w+_t|__nv_\w+|[A-Z]\w*)"
     r"(?:\s+const\b)?(?:\s+|\s*[*&]+\s*)([A-Za-z]\w*)\s*(?=[=;,)\[({:])"
 )
-
-
+_ORDER = "order of indices"
 _ONCE_MORE = 0.25
 _MOST_BUFFERS = 8
 """A first extent of shared memory up to this is taken for a number of buffers."""
@@ -53,12 +53,19 @@ def classify(before: str, after: str) -> Edit:
 
     Sources that do not parse, and sources that differ only in comments, blanks or names of their own, change nothing.
     """
-    trees = [_parsed(before), _parsed(after)]
-    if None in trees or _skeleton(before) == _skeleton(after):
+    if _parsed(before) is None or _parsed(after) is None:
         return Edit(None, {})
-    old, new = facts(before), facts(after)
+    try:
+        if _skeleton(before) == _skeleton(after):
+            return Edit(None, {})
+        old, new = facts(before), facts(after)
+    except RecursionError:  # an expression that the parser follows deeper than Python's own stack goes
+        return Edit(None, {})
     changed: Counter[str] = Counter()
+    both = {fact for fact, _ in old} & {fact for fact, _ in new}
     for fact, value in set(old) | set(new):
+        if fact.startswith(_ORDER) and fact not in both:
+            continue  # other indices, not the same ones in another order
         was, is_ = old[fact, value], new[fact, value]
         # What comes or goes says more than what is used once more or once less.
         changed[fact] += abs(is_ - was) * (_ONCE_MORE if was and is_ else 1)
@@ -162,22 +169,25 @@ def _rotated(loop: ast.For) -> int:
     pairs = []
     for node in loop.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target, value = node.targets[0], node.value
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                pairs += list(zip(target.elts, value.elts, strict=False))
-            else:
-                pairs.append((target, value))
+            pairs += _pairs(node.targets[0], node.value)
     calls = [(to, call) for to, value in pairs for call in ast.walk(value) if isinstance(call, ast.Call)]
     loaded = {ast.unparse(to) for to, call in calls if (_dotted(call.func) or "").endswith("load")}
     return sum(isinstance(value, ast.Name) and value.id in loaded for _, value in pairs)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=False))
+    return [(target, value)]
 
 
 def _of_python(node: ast.AST, modules: set[str]) -> Iterator[tuple[str, str]]:
     if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
-            if isinstance(target, ast.Name) and _is_number(node.value):
-                yield f"const {target.id}", ast.unparse(node.value)
+            for to, value in _pairs(target, node.value):
+                if isinstance(to, ast.Name) and _is_number(value):
+                    yield f"const {to.id}", ast.unparse(value)
     elif isinstance(node, ast.FunctionDef):
         for argument, default in zip(reversed(node.args.args), reversed(node.args.defaults), strict=False):
             yield f"const {argument.arg}", ast.unparse(default)
@@ -190,6 +200,8 @@ def _of_python(node: ast.AST, modules: set[str]) -> Iterator[tuple[str, str]]:
         elif callee:
             yield f"call {callee}", ""
             yield f"arity {callee}", str(len(node.args))
+            if callee.endswith("program_id") and [ast.unparse(each) for each in node.args] == ["2"]:
+                yield "third grid axis", ""
         for keyword in node.keywords:
             if keyword.arg:
                 yield f"argument {callee or '?'} {keyword.arg}", ast.unparse(keyword.value)
@@ -220,12 +232,18 @@ def _of_cpp(text: str) -> Iterator[tuple[str, str]]:
             yield "shared buffers", extents[0]
         if len(extents) > 1 and (padding := re.search(r"\+\s*(\w+)$", extents[-1])):
             yield "shared padding", padding[1]
+    for first, second in _CPP_TWO_INDICES.findall(text):
+        a, b = "".join(first.split()), "".join(second.split())
+        if a != b:
+            yield f"{_ORDER} {min(a, b)} {max(a, b)}", a
+    if re.search(r"\bblockIdx\s*\.\s*z\b", text):
+        yield "third grid axis", ""
     for by in _CPP_XOR_INDEX.findall(text):
         yield "buffer flipped" if by.strip() == "1" else "index swizzled", ""
     tokens = _CPP_TOKEN.findall(text)
     for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
         if token[0].isalpha() or token[0] == "_":
-            yield f"{'call' if following == '(' else 'name'} {token}", ""
+            yield f"{'call' if following == '(' else 'name'} {token.rpartition('::')[2]}", ""
 
 
 def _is_number(node: ast.expr) -> bool:
