@@ -190,7 +190,9 @@ class Recording:
         sys.modules.pop(MARK, None)
 
     def clear(self):
-        """Nobody waits for the trace: leave nothing of this recording behind."""
+        """Nobody waits for the trace: leave nothing of this recording behind, but what the recorder has told of."""
+        if os.path.exists(os.path.join(self.folder, "kept")):
+            return
         others = (os.path.join(self.folder, name) for name in ("lock", "begin.py"))
         for path in (self.trace, self.trace + ".part.json", self.status_file, self.status_file + ".new", *others):
             with contextlib.suppress(OSError):

@@ -54,6 +54,7 @@ class SharedFolder:
     def close(self) -> None:
         """Remove it; a process that still records finds the lock free and gives up."""
         if self._lock >= 0 and self._kept:
+            (self.path / "kept").touch()  # or the process, which sees us gone, would clear it
             os.close(self._lock)
         elif self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
