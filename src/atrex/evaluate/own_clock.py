@@ -40,6 +40,7 @@ HOST_WORK_US = 3000.0  # a CPU that is shared takes a core away every few millis
 HOST_ROUNDS = 5
 REST_SECONDS = 0.005  # until the judge's own OpenMP threads, which have just laid operands, leave the cores alone
 HOST_ROUNDS_IN_DOUBT = 40
+FORGED_SHARE = 0.4  # a shared machine's memory halves its speed from one minute to the next; no time is taken then
 FEWEST_MAILBOXES = 3
 VERIFIED = 2  # calls of a long batch whose outputs are compared with the reference, beyond those that look odd
 ODD_VERIFIED = 4
@@ -125,6 +126,8 @@ class OwnClock:
             said = f"{claim:.2f} us cold, the judge's clock says {seen:.2f} us warm"
             if claim >= _floor_of(seen - waited):
                 return seen, Doubt("unstable", f"other work had the cores: the worker's median is {said}")
+            if claim >= FORGED_SHARE * seen:
+                return seen, Doubt("unstable", f"the machine's speed varies: the worker's median is {said}")
             return seen, Doubt("integrity", f"the worker's median is {said}")
         # A forged clock is off in every call, other load only in some: the 10th percentile tells them apart.
         extra = [outside - us for outside, us in zip(samples.outside_us, samples.us, strict=True)]
