@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atrex.agents.base import Agent, Choice, Policy, Task
-from atrex.agents.events import Asked, Ended
-from atrex.agents.jail import Ask, Jail, JailError
+from atrex.agents.events import Asked
+from atrex.agents.jail import Ask, Jail
 from atrex.generate.accounting import Account, Budget
 from atrex.generate.prompt import OUTPUT, prompt
 from atrex.generate.records import Generated
+from atrex.generate.session import attend, take
 from atrex.generate.target import Target
 from atrex.generate.transcript import Redactor, Transcript
-from atrex.generate.workspace import NoCandidate, collect, lay_out
+from atrex.generate.workspace import NoCandidate, lay_out
 from atrex.problems.model import Problem
 
 BACK_OFF = (5.0, 20.0, 60.0, 180.0)  # seconds before a provider that failed is asked again
@@ -78,7 +79,7 @@ class Solver:
                 task = self._task(problem, sample, asked.text, deadline, account)
                 terms = replace(work.agent.terms(task), device="cuda" if work.gpu else "cpu")
                 with Jail(root, terms) as jail, self._known(jail):
-                    ended = self._attend(task, jail, account, transcript)
+                    ended = attend(work.agent, task, jail, account, transcript, self._stopping.is_set)
                     held = jail.held or held
                     for each in jail.asked:
                         transcript.add(_asked(each))
@@ -91,7 +92,11 @@ class Solver:
                 if ended.how != "provider" or not ended.again or pause is None or time.monotonic() + pause > deadline:
                     break
                 self._stopping.wait(pause)
-        source, why = self._take(root, ended)
+        source = why = None
+        try:
+            source = take(root, OUTPUT, ended, self.redactor)
+        except NoCandidate as error:
+            why = str(error)
         self._keep(problem.operator, sample, source, why)
         shutil.rmtree(root, ignore_errors=True)
         return Generated(
@@ -140,35 +145,6 @@ class Solver:
             yield
         finally:
             self._jails.discard(jail)
-
-    def _attend(self, task: Task, jail: Jail, account: Account, transcript: Transcript) -> Ended:
-        """Follow the agent until it ends or must. How it ended; the agent is stopped in any case."""
-        try:
-            with contextlib.closing(self.work.agent.work(task, jail)) as events:
-                for event in events:
-                    if isinstance(event, Ended):
-                        return event
-                    account.add(event)
-                    transcript.add(event)
-                    if self._stopping.is_set():
-                        return Ended(how="error", reason="interrupted")
-                    if spent := account.over():
-                        return Ended(how="budget", reason=spent)
-                    if time.monotonic() > task.deadline:
-                        return Ended(how="timeout")
-            return Ended(how="error", reason="the agent stopped without saying how it ended")
-        except (JailError, OSError) as error:
-            return Ended(how="error", reason=str(error))
-
-    def _take(self, root: Path, ended: Ended) -> tuple[str | None, str | None]:
-        """(source, None), or (None, why there is none)."""
-        try:
-            source = collect(root, OUTPUT)
-        except NoCandidate as error:
-            return None, f"{error}{f'; {ended.reason}' if ended.reason else ''}"
-        if self.redactor.found(source):
-            return None, f"{OUTPUT} holds a secret of this machine"
-        return source, None
 
     def _keep(self, operator: str, sample: int, source: str | None, why: str | None) -> None:
         folder = self.work.out / f"sample-{sample}"

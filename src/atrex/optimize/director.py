@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import time
@@ -13,13 +12,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from atrex.agents.base import Agent, Task
-from atrex.agents.events import Ended
-from atrex.agents.jail import Jail, JailError
+from atrex.agents.jail import Jail
 from atrex.errors import UserError
 from atrex.generate.accounting import Account, Budget
 from atrex.generate.prompt import OUTPUT
+from atrex.generate.session import attend, take
 from atrex.generate.transcript import Redactor, Transcript
-from atrex.generate.workspace import NoCandidate, collect
+from atrex.generate.workspace import NoCandidate
 from atrex.optimize.machine import Position, Supervisor
 from atrex.optimize.model import Plan
 from atrex.optimize.view import PLAN, lay_out
@@ -104,26 +103,12 @@ class Director:
         log = campaign.path / "transcripts" / f"{root.name}.jsonl"
         try:
             with Transcript(log, self._redactor) as transcript, Jail(root, self._agent.terms(task)) as jail:
-                ended = self._attend(task, jail, account, transcript)
+                ended = attend(self._agent, task, jail, account, transcript)
                 transcript.add(ended)
             self._spend(root.name, account)
-            found = collect(root, output)
-        except JailError as error:
-            raise NoCandidate(str(error)) from None
+            return take(root, output, ended, self._redactor)
         finally:
             shutil.rmtree(root, ignore_errors=True)
-        if self._redactor.found(found):
-            raise NoCandidate(f"{output} holds a secret of this machine")
-        return found
-
-    def _attend(self, task: Task, jail: Jail, account: Account, transcript: Transcript) -> Ended:
-        with contextlib.closing(self._agent.work(task, jail)) as events:
-            for event in events:
-                if isinstance(event, Ended):
-                    return event
-                account.add(event)
-                transcript.add(event)
-        return Ended(how="error", reason="the agent stopped without saying how it ended")
 
     def _spend(self, name: str, account: Account) -> None:
         with (self._campaign.path / "spend.jsonl").open("a") as file:

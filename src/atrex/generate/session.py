@@ -1,0 +1,49 @@
+"""An agent at work on one task: its events go into the account and the transcript, and it ends when it must."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from atrex.agents.base import Agent, Task
+from atrex.agents.events import Ended
+from atrex.agents.jail import Jail, JailError
+from atrex.generate.accounting import Account
+from atrex.generate.transcript import Redactor, Transcript
+from atrex.generate.workspace import NoCandidate, collect
+
+
+def attend(
+    agent: Agent, task: Task, jail: Jail, account: Account, transcript: Transcript,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Ended:  # fmt: skip
+    """Follow an agent until it ends, or its budget, its time or the run does. It is stopped in any case."""
+    try:
+        with contextlib.closing(agent.work(task, jail)) as events:
+            for event in events:
+                if isinstance(event, Ended):
+                    return event
+                account.add(event)
+                transcript.add(event)
+                if stopping():
+                    return Ended(how="error", reason="interrupted")
+                if spent := account.over():
+                    return Ended(how="budget", reason=spent)
+                if time.monotonic() > task.deadline:
+                    return Ended(how="timeout")
+        return Ended(how="error", reason="the agent stopped without saying how it ended")
+    except (JailError, OSError) as error:
+        return Ended(how="error", reason=str(error))
+
+
+def take(root: Path, output: str, ended: Ended, redactor: Redactor) -> str:
+    """The file that an agent has left. Raises NoCandidate, also when it holds a secret."""
+    try:
+        found = collect(root, output)
+    except NoCandidate as error:
+        raise NoCandidate(f"{error}{f'; {ended.reason}' if ended.reason else ''}") from None
+    if redactor.found(found):
+        raise NoCandidate(f"{output} holds a secret of this machine")
+    return found
