@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal, Protocol
 
 from atrex.agents.events import Event
 from atrex.agents.jail import Jail, Terms
 from atrex.errors import UserError
+from atrex.modules import import_all
 
 Policy = Literal["default", "extended"]
 _REGISTRY: dict[str, type[Agent]] = {}
@@ -99,22 +97,15 @@ def register(name: str):
     return add
 
 
-@cache
-def _discover() -> None:
-    package = importlib.import_module("atrex.agents")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"atrex.agents.{module.name}")
-
-
 def names() -> list[str]:
     """Known agents, sorted."""
-    _discover()
+    import_all("atrex.agents")
     return sorted(_REGISTRY)
 
 
 def get(name: str) -> type[Agent]:
     """The class of an agent. Raises UserError for one that is not known."""
-    _discover()
+    import_all("atrex.agents")
     if name not in _REGISTRY:
         raise UserError(f"--agent {name}: unknown agent; expected one of {', '.join(names())}")
     return _REGISTRY[name]

@@ -19,13 +19,15 @@ class Command:
     """Runs `CMD` in a jail. A program outside the system's folders is readable there with the folder it lies in."""
 
     def __init__(self, choice: Choice):
-        self._argv = shlex.split(choice.argument)
-        if not self._argv:
+        argv = shlex.split(choice.argument)
+        if not argv:
             raise UserError("--agent command: no program; expected command:CMD, such as 'command:./solve.sh'")
-        path = shutil.which(self._argv[0])
+        path = shutil.which(argv[0])
         if path is None:
-            raise UserError(f"--agent command: {self._argv[0]}: no such program")
+            raise UserError(f"--agent command: {argv[0]}: no such program")
         self._program = Path(path).absolute()
+        # It starts in the workspace: files that are named from here get their whole path.
+        self._words = [os.path.abspath(word) if os.path.isfile(word) else word for word in argv[1:]]
         self._hosts = [choice.base_url] if choice.base_url else []
 
     @classmethod
@@ -34,16 +36,15 @@ class Command:
 
     def terms(self, task: Task) -> Terms:
         own = [str(self._program), str(self._program.resolve())]
-        own += [os.path.abspath(word) for word in self._argv[1:] if os.path.isfile(word)]
+        own += [word for word in self._words if os.path.isfile(word)]
         return Terms(readable=own, hosts=self._hosts, device=task.device)
 
     def secrets(self) -> tuple[str, ...]:
         return ()
 
     def work(self, task: Task, jail: Jail) -> Iterator[Event]:
-        words = [os.path.abspath(word) if os.path.isfile(word) else word for word in self._argv[1:]]
         yield Message(role="supervisor", text=task.prompt)
-        yield from run(jail, [str(self._program), *words], _about(task), task.deadline)
+        yield from run(jail, [str(self._program), *self._words], _about(task), task.deadline)
 
 
 def _about(task: Task) -> dict[str, str]:

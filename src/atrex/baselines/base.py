@@ -6,13 +6,10 @@ library's adapter file; what the judge gets is its text alone (`atrex.baselines.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ import torch
 
 from atrex.baselines.source import candidate_text
 from atrex.errors import UserError
+from atrex.modules import import_all
 from atrex.problems.model import Problem, Shape
 from atrex.scoring.records import Origin
 
@@ -137,16 +135,9 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.match(r"\d+(?:\.\d+)*", version)[0].split("."))
 
 
-@cache
-def _discover() -> None:
-    package = importlib.import_module("atrex.baselines")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"atrex.baselines.{module.name}")
-
-
 def names() -> list[str]:
     """Known baselines: PyTorch's own first, then by name."""
-    _discover()
+    import_all("atrex.baselines")
     return sorted(_REGISTRY, key=lambda name: (not name.startswith("torch"), name))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from pathlib import Path
 from typing import Annotated, Literal
@@ -57,6 +56,7 @@ def generate(
 ) -> None:
     """Let an agent write candidates. `atrex eval OUT` judges them."""
     from atrex.agents.base import Choice, make
+    from atrex.evaluate.rundir import now
     from atrex.generate.accounting import Budget
     from atrex.generate.prompt import template_hash
     from atrex.generate.records import About, load_records
@@ -90,7 +90,7 @@ def generate(
         operators=operators,
         budget=vars(budget),
         seen=seen,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=now(),
         atrex=atrex.__version__,
     )
     done = open_run(out, about, resume)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
 import os
-import pkgutil
 import tempfile
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atrex.dsls.attribution import Owner, classify
 from atrex.errors import UserError
+from atrex.modules import import_all
 
 if TYPE_CHECKING:
     from atrex.dsls.offline import Attempts, Target
@@ -134,16 +132,9 @@ def register(cls: type[DSL]) -> type[DSL]:
     return cls
 
 
-@cache
-def _discover() -> None:
-    package = importlib.import_module("atrex.dsls")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"atrex.dsls.{module.name}")
-
-
 def names() -> list[str]:
     """Known DSL names, sorted."""
-    _discover()
+    import_all("atrex.dsls")
     return sorted(_REGISTRY)
 
 

@@ -7,9 +7,9 @@ from statistics import median
 from typing import Any, get_args
 
 from atrex.dsls.host_time import ELSEWHERE
+from atrex.scoring.operators import DOMINANT_SHARE
 from atrex.scoring.records import Adoption, KernelShare, Owner
 
-DOMINANT = 0.5
 _OWNERS = get_args(Owner)
 
 
@@ -42,7 +42,7 @@ def adoption(calls: list[list[dict[str, Any]]]) -> Adoption | None:
 
 def shortcut(found: Adoption | None) -> str | None:
     """What took the rest of a unit that is not dominant: "torch", "vendor" or "substitution" (another DSL)."""
-    if found is None or found.share > DOMINANT:
+    if found is None or found.share > DOMINANT_SHARE:
         return None
     rest = {"torch": 0.0, "vendor": 0.0, "substitution": 0.0}
     group = {"torch": "torch", "copy": "torch", "vendor": "vendor", "dsl": "substitution", "unknown": "substitution"}

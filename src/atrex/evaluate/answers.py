@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from atrex.errors import first_fault
 from atrex.evaluate.failures import UnitFailure, raised
 from atrex.scoring.records import Artifact, Stage
 
@@ -83,8 +84,5 @@ def read(form: type[Form], answer: dict[str, Any], what: str) -> Form:
     try:
         return form.model_validate(answer)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise UnitFailure(
-            Stage.RUNTIME, "integrity", f"{what}: the worker's answer is no {form.__name__}: {field}: {first['msg']}"
-        ) from None
+        why = f"{what}: the worker's answer is no {form.__name__}: {first_fault(error)}"
+        raise UnitFailure(Stage.RUNTIME, "integrity", why) from None

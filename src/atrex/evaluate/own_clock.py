@@ -67,7 +67,9 @@ class OwnClock:
             self._mailboxes = [self._bindings.outputs_in(row) for row in self._bindings.mail(usable)]
             # One for each call on the CPU, where an output that was just written may lie in memory and not in a cache.
             rows = self._bindings.mail(1 if self._events else usable).clone()
-            self._dummies = [self._bindings.outputs_in(row) for row in rows]
+            dummies = [self._bindings.outputs_in(row) for row in rows]
+            self._copied = [list(dummy.values()) for dummy in dummies]  # what a null batch copies, call after call
+            self._returned = [tensors[0] if len(tensors) == 1 else dummies[i] for i, tensors in enumerate(self._copied)]
 
     # -- the verdict -----------------------------------------------------------------------------------------------
 
@@ -221,13 +223,10 @@ class OwnClock:
         null = self._t.protocol.synchronize if self._samples.waits else _nothing
 
         def keep(i: int, outputs: Any) -> None:
-            put_by(returned[i % len(returned)], self._mailboxes[i])
+            put_by(self._returned[i % len(self._returned)], self._mailboxes[i])
 
-        returned: list[Any] = []
-        if self._mailed:
-            if not self._events:
-                self._t.protocol.evict([tensor for dummy in self._dummies[:count] for tensor in dummy.values()])
-            returned = [next(iter(d.values())) if len(d) == 1 else d for d in self._dummies]
+        if self._mailed and not self._events:
+            self._t.protocol.evict([tensor for tensors in self._copied[:count] for tensor in tensors])
         started = time.perf_counter_ns()
         self._t.protocol.batch(lambda i: null(), count, delay_us, self._samples.waits, keep if self._mailed else None)
         return (time.perf_counter_ns() - started) / 1e3

@@ -10,6 +10,7 @@ from typing import Any
 
 from atrex.errors import UserError
 from atrex.evaluate.seeds import Seeds
+from atrex.files import write
 from atrex.scoring.records import UnitRecord
 from atrex.scoring.runs import load_run, repair_units
 
@@ -49,7 +50,7 @@ class RunDirectory:
             fd = os.open(path / _SECRET, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(fd, "w") as file:
                 file.write(seeds.secret.hex() + "\n")
-            _write(path / _RUN, about)
+            write(path / _RUN, json.dumps(about, indent=1))
         except OSError as error:
             raise UserError(
                 f"{path}: cannot be written ({error.strerror}); give a writable folder with --out"
@@ -87,7 +88,7 @@ class RunDirectory:
     def note(self, **fields: Any) -> None:
         """Add fields to run.json."""
         self.about |= fields
-        _write(self.path / _RUN, self.about)
+        write(self.path / _RUN, json.dumps(self.about, indent=1))
 
     def close(self, finished: bool) -> None:
         """End this session of the run; a finished one reveals its seeds."""
@@ -95,12 +96,6 @@ class RunDirectory:
         if finished:
             self.note(closed=now(), seeds=self.seeds.secret.hex())
             (self.path / _SECRET).unlink(missing_ok=True)
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".json.new")
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
-    temporary.replace(path)
 
 
 def _short(value: Any) -> str:

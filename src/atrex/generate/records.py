@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from atrex.agents.events import Usage
-from atrex.errors import UserError
+from atrex.errors import UserError, first_fault
 
 ABOUT, RECORDS = "generate.json", "generated.jsonl"
 
@@ -81,8 +81,10 @@ def load_about(folder: Path) -> About:
         return About.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder}: no {ABOUT}; expected a folder that atrex generate has written") from None
-    except (ValidationError, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {_first(error)}") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: {first_fault(error)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def load_records(folder: Path) -> list[Generated]:
@@ -96,7 +98,7 @@ def load_records(folder: Path) -> list[Generated]:
         except ValidationError as error:
             if number == len(lines) and not _is_json(line):
                 break
-            raise UserError(f"{path}:{number}: {_first(error)}") from None
+            raise UserError(f"{path}:{number}: {first_fault(error)}") from None
         found[record.operator, record.sample] = record
     return list(found.values())
 
@@ -107,10 +109,3 @@ def _is_json(line: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _first(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        one = error.errors()[0]
-        return f"{'.'.join(map(str, one['loc'])) or 'document'}: {one['msg']}"
-    return str(error)

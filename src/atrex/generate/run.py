@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from atrex.errors import UserError
+from atrex.files import write
 from atrex.generate.records import ABOUT, RECORDS, About, Generated, load_about, load_records
 from atrex.generate.solve import Solver, Stopped
 from atrex.problems.model import Suite
@@ -40,9 +41,7 @@ def open_run(out: Path, about: About, resume: bool) -> set[tuple[str, int]]:
         about = about.model_copy(update={"created": before.created})
     try:
         out.mkdir(parents=True, exist_ok=True)
-        new = out / f"{ABOUT}.new"
-        new.write_text(about.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        new.replace(out / ABOUT)
+        write(out / ABOUT, about.model_dump_json(indent=1))
         _mend(out / RECORDS)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror}); give a writable folder with --out") from None

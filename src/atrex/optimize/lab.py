@@ -43,13 +43,12 @@ class LocalLab:
 
     def __init__(self, settings: Settings):
         self._settings = settings
-        self._suite = Path(settings.suite) if settings.suite else None
 
     def judge(self, source: Path) -> list[UnitRecord]:
         from atrex.evaluate.api import evaluate
 
         s = self._settings
-        records = evaluate(source, s.operator, s.shapes, s.device, dsl=s.dsl, suite=self._suite)
+        records = evaluate(source, s.operator, s.shapes, s.device, dsl=s.dsl, suite=s.suite_path)
         return [record for record in records if not record.held_out or record.verdict.status != "passed"]
 
     @contextmanager
@@ -58,7 +57,7 @@ class LocalLab:
 
         s = self._settings
         match = Match(
-            str(incumbent), str(candidate), s.operator, ",".join(s.shapes), s.dsl, s.device, suite=self._suite
+            str(incumbent), str(candidate), s.operator, ",".join(s.shapes), s.dsl, s.device, suite=s.suite_path
         )
         with Bout(match) as bout:
 
@@ -82,8 +81,8 @@ class LocalLab:
             program = ncu.find_ncu()
         except UserError:
             return None
-        problem = load_suite(self._suite).problem(s.operator)
-        command = collect.forward_command(source, s.operator, shape, s.device, 3, self._suite)
+        problem = load_suite(s.suite_path).problem(s.operator)
+        command = collect.forward_command(source, s.operator, shape, s.device, 3, s.suite_path)
         launches, missing = ncu.profile(command, source.with_suffix(".ncu-rep"), PATIENCE)
         return collect.evidence_of(
             launches, collect.choose(launches, None, None), missing, tool_version=ncu.version(program),

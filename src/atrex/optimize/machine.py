@@ -6,19 +6,18 @@ them but plan and candidate, which come from an agent or a person; each is refus
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from atrex.errors import UserError
+from atrex.evaluate.rundir import now
 from atrex.optimize.dropout import POLICIES, draw
 from atrex.optimize.lab import Lab
 from atrex.optimize.model import BASELINE, Mask, Plan, Record, Stop
 from atrex.optimize.observe import evidence, knowledge
-from atrex.optimize.store import Campaign, now
+from atrex.optimize.store import Campaign
 from atrex.optimize.validate import validate
 
 Step = Literal["baseline", "evidence", "knowledge", "plan", "candidate", "validation", "memory", "stop", "mask", "done"]
@@ -54,7 +53,7 @@ def position(campaign: Campaign) -> Position:
         for step in _IN_ORDER:
             if not campaign.has(number, step):
                 return Position(step, number)
-    if all(record.number != number for record in campaign.memory):
+    if not campaign.remembers(number):
         return Position("memory", number)
     return Position("evidence", 1) if number == BASELINE else Position("stop", number)
 
@@ -210,11 +209,3 @@ def _words(at: Position) -> str:
     return {"done": "nothing: it has ended", "baseline": "a first kernel (submit)"}.get(
         at.step, f"the {at.step} of iteration {at.number}"
     )
-
-
-def read_measured(path: Path) -> dict:
-    """A measurement file. Raises UserError."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -45,6 +46,11 @@ class Settings(_Form):
     deduplicate: bool = True
     informed: bool = False
     created: str
+
+    @property
+    def suite_path(self) -> Path | None:
+        """The suite's folder, None for the shipped one."""
+        return Path(self.suite) if self.suite else None
 
 
 class ShapeRoofline(_Form):

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrex.errors import UserError
+from atrex.files import write
 from atrex.optimize.lab import Lab
-from atrex.optimize.store import Campaign, write
+from atrex.optimize.store import Campaign
 from atrex.scoring.records import Status, UnitRecord
 
 # Beside Python's own: what the DSLs and their launches are made of.

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from atrex import dsls
 from atrex.errors import UserError
+from atrex.evaluate.rundir import now
 from atrex.evaluate.setup import resolve_device
 from atrex.hardware.chip import CPU, Chip, load_chip
 from atrex.hardware.detect import describe
 from atrex.optimize.dropout import POLICIES
 from atrex.optimize.model import Roofline, Settings, ShapeRoofline
-from atrex.optimize.store import Campaign, now
+from atrex.optimize.store import Campaign
 from atrex.problems.load import load_suite, suite_hash
-from atrex.problems.model import Problem
+from atrex.problems.model import Problem, Suite
 from atrex.roofline.bound import roofline
 
 
@@ -43,14 +44,15 @@ def begin(path: Path, wish: Wish) -> Campaign:
     """Make a campaign in a folder of its own. Raises UserError for what cannot be optimized here, or has no source."""
     if wish.policy not in POLICIES:
         raise UserError(f"--dropout {wish.policy}: unknown policy; expected one of {', '.join(POLICIES)}")
-    problem = load_suite(wish.suite).problem(wish.operator)
+    suite = load_suite(wish.suite)
+    problem = suite.problem(wish.operator)
     device = resolve_device(wish.device)
     if device.type not in dsls.get(wish.dsl).devices:
         raise UserError(f"--dsl {wish.dsl}: does not run on {device.type}")
     chip = _chip(str(device))
     settings = Settings(
         operator=wish.operator,
-        shapes=_shapes(problem, wish, device.type),
+        shapes=_shapes(suite, problem, wish, device.type),
         dsl=wish.dsl,
         device=str(device),
         chip=chip.id,
@@ -79,16 +81,14 @@ def _chip(device: str) -> Chip:
     return load_chip(name)
 
 
-def _shapes(problem: Problem, wish: Wish, device_type: str) -> list[str]:
+def _shapes(suite: Suite, problem: Problem, wish: Wish, device_type: str) -> list[str]:
     from atrex.evaluate.budgets import CPU_LIMIT
     from atrex.evaluate.candidates import Candidate
     from atrex.evaluate.plan import make_plan
 
     stand_in = Candidate(Path(f"{problem.operator}.py"), "wish", "wish", problem.operator, "class Model: pass\n")
     limit = CPU_LIMIT if device_type == CPU else None
-    plan = make_plan(
-        load_suite(wish.suite), [stand_in], wish.shapes, wish.dsl, device_type, held_out=False, limit=limit
-    )
+    plan = make_plan(suite, [stand_in], wish.shapes, wish.dsl, device_type, held_out=False, limit=limit)
     found = [unit.shape.id for unit in plan.units]
     if not found:
         raise UserError(f"{problem.operator}: no shape of it fits {wish.device}; name some with --shapes")

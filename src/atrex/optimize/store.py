@@ -13,7 +13,6 @@ All of it belongs to the supervisor. An agent sees copies, and gives back one fi
 
 from __future__ import annotations
 
-import datetime
 import fcntl
 import json
 import os
@@ -26,7 +25,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from atrex.errors import UserError
+from atrex.errors import UserError, first_fault
+from atrex.files import write
 from atrex.optimize.model import Evidence, Knowledge, Mask, Plan, Record, Roofline, Settings, Stop, Validation
 
 Form = TypeVar("Form", bound=BaseModel)
@@ -35,10 +35,6 @@ _SETTINGS, _ROOFLINE, _MASKS = "campaign.json", "roofline.json", "masks.jsonl"
 STAGES: dict[str, type[BaseModel]] = {
     "evidence": Evidence, "knowledge": Knowledge, "plan": Plan, "validation": Validation, "stop": Stop,
 }  # fmt: skip
-
-
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 class Campaign:
@@ -124,10 +120,16 @@ class Campaign:
         """All records, in order."""
         return [self._read(path, Record) for path in sorted((self.path / "memory").glob("[0-9]*.json"))]
 
+    def remembers(self, number: int) -> bool:
+        """Whether there is a record of an iteration."""
+        return self._record(number).exists()
+
     def remember(self, record: Record) -> None:
-        path = self.path / "memory" / f"{record.number:04d}.json"
-        if not path.exists():
-            write(path, record.model_dump_json(indent=1))
+        if not self.remembers(record.number):
+            write(self._record(record.number), record.model_dump_json(indent=1))
+
+    def _record(self, number: int) -> Path:
+        return self.path / "memory" / f"{number:04d}.json"
 
     @property
     def incumbent(self) -> Record | None:
@@ -143,7 +145,7 @@ class Campaign:
             try:
                 found.append(Mask.model_validate_json(line))
             except ValidationError as error:
-                raise UserError(f"{path}:{number}: {_first(error)}") from None
+                raise UserError(f"{path}:{number}: {first_fault(error)}") from None
         return found
 
     def mask(self, mask: Mask) -> None:
@@ -189,17 +191,7 @@ class Campaign:
         except FileNotFoundError:
             raise UserError(f"{path}: missing; the campaign is damaged") from None
         except ValidationError as error:
-            raise UserError(f"{path}: {_first(error)}") from None
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all, also after a crash."""
-    new = path.with_name(f".{path.name}.new")
-    with new.open("w", encoding="utf-8") as file:
-        file.write(text.rstrip("\n") + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+            raise UserError(f"{path}: {first_fault(error)}") from None
 
 
 def parse(path: Path, form: type[Form]) -> Form:
@@ -211,16 +203,11 @@ def parse(path: Path, form: type[Form]) -> Form:
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise UserError(f"{path}: not JSON") from None
     except ValidationError as error:
-        raise UserError(f"{path}: {_first(error)}") from None
+        raise UserError(f"{path}: {first_fault(error)}") from None
 
 
 def _file(stage: str) -> str:
     return "candidate.py" if stage == "candidate" else f"{stage}.json"
-
-
-def _first(error: ValidationError) -> str:
-    one = error.errors()[0]
-    return f"{'.'.join(map(str, one['loc'])) or 'document'}: {one['msg']}"
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -14,9 +14,8 @@ from atrex.optimize.lab import Lab, UnitFailed
 from atrex.optimize.model import BASELINE, Validation
 from atrex.optimize.promotion import Decision, Rule, decide
 from atrex.optimize.store import Campaign
+from atrex.scoring.operators import DOMINANT_SHARE
 from atrex.scoring.records import Status, UnitRecord
-
-DOMINANT = 0.5
 
 
 def validate(campaign: Campaign, number: int, lab: Lab) -> Validation:
@@ -101,7 +100,7 @@ def _fallback(records: Sequence[UnitRecord]) -> str | None:
     for record in records:
         if record.held_out or record.adoption is None:
             continue
-        if record.adoption.share <= DOMINANT or record.verdict.shortcut:
+        if record.adoption.share <= DOMINANT_SHARE or record.verdict.shortcut:
             return f"{record.shape}: {record.adoption.share:.0%} of its time in {record.dsl}, over 50 % are asked for"
     return None
 

@@ -20,7 +20,7 @@ KERNEL, PLAN = "kernel.py", "plan.json"
 
 def problem_of(campaign: Campaign) -> Problem:
     settings = campaign.settings
-    return load_suite(Path(settings.suite) if settings.suite else None).problem(settings.operator)
+    return load_suite(settings.suite_path).problem(settings.operator)
 
 
 def lay_out(campaign: Campaign, at: Position, folder: Path) -> None:

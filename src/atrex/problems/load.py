@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from atrex.errors import UserError
+from atrex.errors import UserError, first_fault
 from atrex.problems.foreign import foreign_metadata, foreign_work, is_foreign
 from atrex.problems.metadata import Metadata
 from atrex.problems.model import Problem, Shape, Suite
@@ -114,9 +114,7 @@ def _metadata(folder: Path, raw: Mapping[str, Any]) -> Metadata:
     try:
         return Metadata.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "metadata"
-        raise UserError(f"{folder.name}/metadata.json: {field}: {first['msg']}") from None
+        raise UserError(f"{folder.name}/metadata.json: {first_fault(error, 'metadata')}") from None
 
 
 def read_shapes(path: Path) -> dict[str, Shape]:

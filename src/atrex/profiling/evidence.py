@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from atrex.errors import UserError
+from atrex.errors import UserError, first_fault
 
 
 class _Model(BaseModel):
@@ -133,6 +133,4 @@ def read_evidence(path: Path) -> Evidence:
     try:
         return Evidence.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: {field}: {first['msg']}; expected a file that `atrex profile` wrote") from None
+        raise UserError(f"{path}: {first_fault(error)}; expected a file that `atrex profile` wrote") from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from atrex.errors import UserError
+from atrex.errors import UserError, first_fault
 from atrex.scoring.records import CATEGORIES, ERROR_CATEGORIES, Status, UnitRecord, Verdict
 from atrex.scoring.units import unit_key
 
@@ -155,9 +155,7 @@ def _record(line: bytes, where: str) -> UnitRecord:
     try:
         record = UnitRecord.model_validate_json(line)
     except ValidationError as e:
-        first = e.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"]) or "record"
-        raise UserError(f"{where}: {name}: {first['msg']}") from None
+        raise UserError(f"{where}: {first_fault(e, 'record')}") from None
     if wrong := _verdict_fault(record.verdict):
         raise UserError(f"{where}: verdict: {wrong}")
     s = record.roofline.S if record.roofline else None

@@ -15,12 +15,12 @@ from typing import Any
 
 import atrex
 from atrex.hardware.chip import chip_ids, load_chip
+from atrex.scoring.operators import DOMINANT_SHARE
 from atrex.wiki.load import Wiki
 from atrex.wiki.schema import Card, Kind, Verification
 from atrex.wiki.vocabulary import vocabulary
 
 KERNELS = Path(__file__).parent / "kernels"
-DOMINANT = 0.5
 
 
 def kernel_file(card: Card, root: Path) -> Path:
@@ -110,7 +110,7 @@ def _measured(card: Card, verification: Verification, root: Path) -> Iterator[st
         yield f"{verification.record}: judged on {', '.join(sorted(chips))}, not on {verification.chip}"
     if {unit["dsl"] for unit in mine} != set(card.dsl):
         yield f"{verification.record}: judged as {', '.join(sorted({unit['dsl'] for unit in mine}))}"
-    if any(_share(unit) <= DOMINANT for unit in mine if not unit["held_out"] and unit["performance"]):
+    if any(_share(unit) <= DOMINANT_SHARE for unit in mine if not unit["held_out"] and unit["performance"]):
         yield f"{verification.record}: {card.dsl[0]} does not do most of the device's work on every shape"
 
 

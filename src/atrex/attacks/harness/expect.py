@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from atrex.evaluate.adoption import DOMINANT
+from atrex.scoring.operators import DOMINANT_SHARE
 from atrex.scoring.records import CATEGORIES, Status, UnitRecord
 
 # Two medians of one kernel on a quiet device differ by a few percent, on a shared CPU by a factor.
@@ -59,7 +59,7 @@ class Shortcut:
         return (
             record.verdict.status is Status.PASSED
             and found is not None
-            and found.share <= DOMINANT
+            and found.share <= DOMINANT_SHARE
             and record.verdict.shortcut in self.kinds
         )
 
@@ -101,7 +101,7 @@ def twin_fault(twin: UnitRecord, dominant: bool) -> str | None:
     """Why the twin's record is not what it must be, or None: it must pass, and `dominant` ones mostly in their DSL."""
     if twin.verdict.status is not Status.PASSED:
         return f"expected passed, is {twin.verdict.status.value} ({twin.verdict.category})"
-    if dominant and (twin.adoption is None or twin.adoption.share <= DOMINANT):
+    if dominant and (twin.adoption is None or twin.adoption.share <= DOMINANT_SHARE):
         share = "not measured" if twin.adoption is None else f"{100 * twin.adoption.share:.0f} %"
-        return f"expected over {100 * DOMINANT:.0f} % of its time in its DSL, is {share}"
+        return f"expected over {100 * DOMINANT_SHARE:.0f} % of its time in its DSL, is {share}"
     return None
