@@ -119,10 +119,11 @@ def test_triton_compiles_and_cupti_sees_its_kernels(judge):
 
 
 def test_cublas_works(judge):
+    line = next(line for line in HONEST.splitlines(keepends=True) if "def forward(" in line)
     product = (
         "        torch.randn(512, 512, device=x.device).bfloat16() @ torch.ones(512, 512, device=x.device).bfloat16()\n"
     )
-    source = HONEST.replace("    def forward(self, x, weight):\n", "    def forward(self, x, weight):\n" + product)
+    source = HONEST.replace(line, line + product)
     assert product in source
     record = judge(source)
     assert record.verdict.status == "passed", record.verdict
