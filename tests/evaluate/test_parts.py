@@ -119,7 +119,8 @@ class TestBudgets:
     def test_the_number_of_calls_is_fixed_by_the_pilot(self):
         budgets = Budgets(performance=1.0)
         assert budgets.calls(10.0) == 100
-        assert budgets.calls(20_000.0) == 50
+        assert budgets.calls(5_000.0) == 60
+        assert budgets.calls(20_000.0) == 30
         assert budgets.calls(50_001.0) is None
         assert budgets.calls(10.0, at_most=20) == 20
 

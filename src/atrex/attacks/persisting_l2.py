@@ -27,8 +27,11 @@ DRIVER.cuStreamSetAttribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_
 
 
 def pin(tensor):
-    room = torch.cuda.get_device_properties(tensor.device).L2_cache_size * 3 // 4
-    limited = DRIVER.cuCtxSetLimit(6, ctypes.c_size_t(room))
+    most = [ctypes.c_int(), ctypes.c_int()]  # MAX_PERSISTING_L2_CACHE_SIZE, MAX_ACCESS_POLICY_WINDOW_SIZE
+    for attribute, found in zip((108, 109), most):
+        DRIVER.cuDeviceGetAttribute(ctypes.byref(found), attribute, tensor.device.index or 0)
+    room = min(found.value for found in most)
+    limited = DRIVER.cuCtxSetLimit(6, ctypes.c_size_t(most[0].value))
     value = Value()
     value.window = Window(tensor.data_ptr(), min(tensor.nbytes, room), 1.0, 2, 0)
     code = DRIVER.cuStreamSetAttribute(torch.cuda.current_stream().cuda_stream, 1, ctypes.byref(value))

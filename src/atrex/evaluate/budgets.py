@@ -36,13 +36,19 @@ class Budgets:
 
     MIN_CALLS = 20
     MAX_CALLS = 100
+    ENOUGH_CALLS = 30
+    ENOUGH_US = 300_000.0
 
     def calls(self, pilot_us: float, at_most: int | None = None) -> int | None:
-        """How many calls to time for a forward of `pilot_us`, or None when the performance budget is too small."""
+        """How many calls to time for a forward of `pilot_us`, or None when the performance budget is too small.
+
+        Calls of milliseconds vary by a percent: beyond `ENOUGH_CALLS` they stop when they have added up to `ENOUGH_US`.
+        """
         fits = int(self.performance * 1e6 / max(pilot_us, 1e-3))
         if fits < self.MIN_CALLS:
             return None
-        return min(fits, at_most or self.MAX_CALLS, self.MAX_CALLS)
+        enough = max(self.ENOUGH_CALLS, int(self.ENOUGH_US / max(pilot_us, 1e-3)))
+        return min(fits, enough, at_most or self.MAX_CALLS, self.MAX_CALLS)
 
     def as_json(self) -> dict[str, float]:
         return asdict(self)

@@ -84,15 +84,21 @@ class OwnClock:
         claim = stats.median(self._samples.us)
         on_device = self._long if claim > LONG_US else self._short
         check = on_device if self._events else self._host
-        for _ in range(TRIES if check == self._short else 1):
+        if check != self._short:
             seen, wrong = check(claim)
-            if wrong is None:
-                return seen
-        raise wrong
+        else:  # other load only makes batches longer: in doubt there are more of them, with more room for the host
+            for patience in range(1, TRIES + 1):
+                seen, wrong = self._short(claim, patience)
+                if wrong is None:
+                    break
+        if wrong is not None:
+            raise wrong
+        return seen
 
-    def _short(self, claim: float) -> tuple[float, Doubt | None]:
+    def _short(self, claim: float, patience: int) -> tuple[float, Doubt | None]:
         t, samples = self._t, self._samples
-        seen = self._slope(claim) + (self._null_wait_us() if samples.waits else t.baseline.null_us)
+        seen = self._slope(claim, patience=patience)
+        seen += self._null_wait_us() if samples.waits else t.baseline.null_us
         slack = max(WAITING_SLACK_US, WAITING_SHARE * claim) if samples.waits else max(2.0, 0.10 * claim)
         return seen, self._differs(claim, seen, slack)
 
@@ -140,21 +146,25 @@ class OwnClock:
 
     # -- slope -----------------------------------------------------------------------------------------------------
 
-    def _slope(self, claim: float, rounds: int = ROUNDS) -> float:
+    def _slope(self, claim: float, rounds: int = ROUNDS, patience: int = 1) -> float:
         """Microseconds per call on a device: slope over two secretly drawn batch sizes, less the null's.
 
         The delay between calls exceeds a call's host time, so that the device is never idle within a batch. A forward
         that waits for the device defeats that; its rounds are waited for one by one, and so are the null's. Whatever
-        disturbs a batch makes it longer, so the shortest of several of each size counts.
+        disturbs a batch makes it longer, so the shortest of several of each size counts. `patience` multiplies the
+        delay and the number of rounds.
         """
         mail_us = MAIL_HOST_US * len(self._mailboxes[0]) if self._mailed else 0.0
-        delay = 1.5 * self._samples.host_us + ROUND_HOST_US + mail_us
+        host_us = 1.5 * self._samples.host_us
+        if not self._samples.waits:
+            host_us = max(host_us, stats.percentile(self._samples.launch_us, 90))
+        delay = min(patience * (host_us + ROUND_HOST_US + mail_us), self._t.protocol.longest_delay_us)
         few = self._rng.randint(1, 3) if self._usable > 4 else 1
         extra = max(2, min(40, int(WORK_US / (claim + delay + 100.0))))
         many = min(few + extra + self._rng.randint(0, 2), self._usable)
         theirs: dict[int, list[float]] = {few: [], many: []}
         ours: dict[int, list[float]] = {few: [], many: []}
-        for _ in range(rounds):
+        for _ in range(patience * rounds):
             for count in (few, many):
                 theirs[count].append(self._batch(count, delay, VERIFIED if count == many else 0))
                 ours[count].append(self._null_batch(count, delay))

@@ -144,11 +144,15 @@ class Timing:
         """
         host = self._ask(Hosted, {"op": "pilot", "warm": 3, "count": 5}, calls=8).host_us
         samples.host_us = stats.median(host)
-        first = Samples(delay_us=2 * max(host) + 200.0)
+        first = Samples(delay_us=self._delay(2 * max(host) + 200.0))
         for _ in range(PILOT_CALLS):
             self.call(first, adopt=False)
-        samples.delay_us = 1.5 * stats.median(first.launch_us) + 50.0
+        samples.delay_us = self._delay(1.5 * stats.median(first.launch_us) + 50.0)
         return stats.median(first.us)
+
+    def _delay(self, wanted_us: float) -> float:
+        """What the device will really wait: times seen from outside are less this."""
+        return min(wanted_us, self.protocol.longest_delay_us)
 
     def call(self, samples: Samples, adopt: bool) -> None:
         """One timed (or adoption) call with inputs that no earlier call has seen."""
@@ -203,7 +207,8 @@ class Timing:
         self.run(samples, count, watch)
         if samples.waits or samples.late <= LATE_SHARE:
             return samples
-        again = Samples(host_us=samples.host_us, delay_us=2 * stats.percentile(samples.launch_us, 90))
+        longer = self._delay(2 * stats.percentile(samples.launch_us, 90))
+        again = Samples(host_us=samples.host_us, delay_us=longer)
         self.run(again, count, watch)
         return again
 

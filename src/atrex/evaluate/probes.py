@@ -71,19 +71,33 @@ def stream(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def concurrent(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
-    """Two forwards at once, on two streams and the operands of two places; shows the outputs of place `shown`."""
+    """Two forwards at once, on two streams and the operands of two places; shows the outputs of place `shown`.
+
+    Each stream runs a forward before: memory that a stream has not allocated yet comes from the driver, which waits for
+    the device, and then the two would run one after the other.
+    """
     if message["shown"] == 0:
         bench.drop()
         torch.cuda.synchronize(bench.device)
         streams = [torch.cuda.Stream(bench.device) for _ in range(2)]
-        values = []
-        for place, side in enumerate(streams):
-            with torch.cuda.stream(side):
-                bench.protocol.delay(_LEAD_US)
-                bench.operands = bench.places[place]
-                values.append(bench.forward())
+        changed = [{name: operands[name].clone() for name in bench.mutates} for operands in bench.places[:2]]
+
+        def both(lead_us: float) -> list[Any]:
+            values = []
+            for place, side in enumerate(streams):
+                with torch.cuda.stream(side):
+                    bench.protocol.delay(lead_us)
+                    bench.operands = bench.places[place]
+                    values.append(bench.forward())
+            torch.cuda.synchronize(bench.device)
+            return values
+
+        both(0.0)
+        for operands, before in zip(bench.places, changed, strict=False):
+            for name, tensor in before.items():
+                operands[name].copy_(tensor)
         torch.cuda.synchronize(bench.device)
-        bench.pair = values
+        bench.pair = both(_LEAD_US)
     return bench.take(bench.pair[message["shown"]]) | bench.show(message)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ class Protocol(abc.ABC):
     """Times single calls with a cold cache. Times are microseconds."""
 
     method: Literal["events", "monotonic"]
+    longest_delay_us: float = math.inf
     launch_us: float = 0.0
 
     @abc.abstractmethod
