@@ -163,7 +163,7 @@ class Model(torch.nn.Module):
         small = max(16, triton.next_power_of_2(group))
         decoding = queries * group <= sequences * small
         rows, tile, splits = (small if decoding else 128), 64, 1
-        if not decoding and queries * heads <= 128 * 132:
+        if not decoding and dim <= 128 and queries * heads <= 128 * 132:
             rows = max(64, small)
         blocks = queries * group // rows + sequences + 1
         if decoding:
