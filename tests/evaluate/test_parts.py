@@ -18,6 +18,7 @@ from atrex.evaluate.candidates import Candidate, resolve, static_fault
 from atrex.evaluate.channel import MAX_FRAME, Channel, ChannelClosed, ChannelTimeout
 from atrex.evaluate.layout import ALIGNMENT, Slot, plan
 from atrex.evaluate.outputs import address_range, fingerprint, overlapped, poison
+from atrex.evaluate.performance import Samples
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.shared_memory import Attached, HostBlock
 from atrex.evaluate.stats import median_interval, percentile
@@ -215,3 +216,12 @@ def test_a_source_nested_too_deeply_is_a_verdict_and_not_a_traceback(tmp_path, n
     candidate = Candidate(tmp_path / "rms_norm.py", "deep", "deep", "rms_norm", source)
     category, said = static_fault(candidate, lambda self, x: x, {})
     assert category == "exception" and "nested" in said
+
+
+class TestSamples:
+    def test_a_forward_that_no_delay_outlasts_waits_for_the_device(self):
+        assert Samples(launch_us=[5200.0] * 5, delay_us=5000.0).outlasts
+        assert not Samples(launch_us=[40.0, 60.0, 900.0], delay_us=200.0).outlasts
+
+    def test_on_a_host_without_delays_nothing_waits(self):
+        assert not Samples(launch_us=[0.0] * 5).outlasts

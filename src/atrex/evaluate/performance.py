@@ -51,7 +51,10 @@ class Baseline:
 
 @dataclass
 class Samples:
-    """What was seen in the timed calls of one unit; `adopted` holds one list of kernel rows per adoption call."""
+    """What was seen in the timed calls of one unit; `adopted` holds one list of kernel rows per adoption call.
+
+    `waits`: forward waits for the device itself. Host time is then part of its time, and no delay hides it.
+    """
 
     us: list[float] = field(default_factory=list)
     launch_us: list[float] = field(default_factory=list)
@@ -60,6 +63,7 @@ class Samples:
     spans: list[float] = field(default_factory=list)
     host_us: float = 0.0
     delay_us: float = 0.0
+    waits: bool = False
 
     @property
     def late(self) -> float:
@@ -67,8 +71,8 @@ class Samples:
         return sum(us > self.delay_us > 0 for us in self.launch_us) / max(len(self.launch_us), 1)
 
     @property
-    def waits(self) -> bool:
-        """Whether forward waits for the device: then no call returns before its delay has passed."""
+    def outlasts(self) -> bool:
+        """Whether no call returns before its delay has passed, which is how a forward that waits shows."""
         return bool(self.launch_us) and stats.percentile(self.launch_us, 10) >= self.delay_us > 0
 
 
@@ -147,7 +151,9 @@ class Timing:
         first = Samples(delay_us=self._delay(2 * max(host) + 200.0))
         for _ in range(PILOT_CALLS):
             self.call(first, adopt=False)
-        samples.delay_us = self._delay(1.5 * stats.median(first.launch_us) + 50.0)
+        samples.waits = first.outlasts
+        wanted = self.protocol.shortest_delay_us if samples.waits else 1.5 * stats.median(first.launch_us) + 50.0
+        samples.delay_us = self._delay(wanted)
         return stats.median(first.us)
 
     def _delay(self, wanted_us: float) -> float:

@@ -12,7 +12,6 @@ import torch
 
 from atrex.evaluate.timing.protocol import Call, Protocol
 
-_MIN_DELAY_US = 20.0
 _LIMIT_PERSISTING_L2 = 0x06  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 _ATTRIBUTE_CLOCK_RATE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, peak, in kHz
 _DEFAULT_CYCLES_PER_US = 2000.0
@@ -26,6 +25,7 @@ class CudaProtocol(Protocol):
     """
 
     method = "events"
+    shortest_delay_us = 20.0
     longest_delay_us = 5000.0
 
     def __init__(self, device: torch.device):
@@ -68,8 +68,8 @@ class CudaProtocol(Protocol):
         self._scratch.fill_(self._fill)
 
     def delay(self, delay_us: float) -> None:
-        """Keep the device busy for at least `delay_us`, bounded to 20 us .. `longest_delay_us`."""
-        bounded = min(max(delay_us, _MIN_DELAY_US), self.longest_delay_us)
+        """Keep the device busy for at least `delay_us`, bounded to `shortest_delay_us` .. `longest_delay_us`."""
+        bounded = min(max(delay_us, self.shortest_delay_us), self.longest_delay_us)
         torch.cuda._sleep(int(bounded * self._cycles_per_us))
 
     def timed(

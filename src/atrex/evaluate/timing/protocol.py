@@ -18,6 +18,7 @@ class Protocol(abc.ABC):
     """Times single calls with a cold cache. Times are microseconds."""
 
     method: Literal["events", "monotonic"]
+    shortest_delay_us: float = 0.0
     longest_delay_us: float = math.inf
     launch_us: float = 0.0
 
