@@ -22,6 +22,8 @@ def kernel(speed: float = 1.0, **more) -> str:
 class SayingLab:
     """Judges by what the source says. `calls` counts what was asked of it; `contests` are the pairs that were set."""
 
+    seconds = None
+
     def __init__(self, seed: int = 0, noise: float = 0.01):
         self.rng, self.noise = random.Random(seed), noise
         self.calls: list[str] = []

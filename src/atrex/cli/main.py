@@ -17,6 +17,7 @@ from atrex.cli import (
     hardware,
     mcp,
     optimize,
+    optimize_bundle,
     profile,
     repro,
     score,
@@ -65,6 +66,7 @@ app.command("serve-judge")(serve_judge.serve_judge)
 app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
 app.command("agents")(generate.agents)
+optimize_bundle.register(optimize.app)
 app.add_typer(optimize.app, name="optimize", help="Campaigns that make a kernel faster, every claim measured.")
 app.command("generate")(generate.generate)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,9 @@ def init(
     iterations: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
     budget_usd: Annotated[float | None, typer.Option(help="End when so many dollars are spent.")] = None,
     until_s: Annotated[float | None, typer.Option(help="End when S_i is reached.")] = None,
+    chip: Annotated[
+        str | None, typer.Option(help="Of a device on another machine, such as H200; measurements travel in bundles.")
+    ] = None,
     keep_duplicates: Annotated[bool, typer.Option(help="Measure candidates that compile to the same again.")] = False,
 ) -> None:
     """Begin a campaign: settings and the roofline, before any code."""
@@ -43,8 +47,8 @@ def init(
     campaign = begin(
         folder,
         Wish(
-            problem, dsl, device or default_device(), shapes, suite, agent, model, error, dropout, seed, restarts,
-            iterations, budget_usd, until_s, not keep_duplicates,
+            problem, dsl, device or ("cuda:0" if chip else default_device()), shapes, suite, agent, model, error,
+            dropout, seed, restarts, iterations, budget_usd, until_s, not keep_duplicates, chip,
         ),
     )  # fmt: skip
     found = campaign.roofline
@@ -70,7 +74,7 @@ def run(
             raise UserError(f"{campaign}: no agent was named at init; use next, plan and submit")
         agent = make(Choice.parse(settings.agent, settings.model))
         director = Director(supervisor, agent, 60 * timeout, print)
-        most = None if iterations is None else len(supervisor.campaign.memory) + iterations
+        most = None if iterations is None else max(len(supervisor.campaign.memory), 1) + iterations
         director.run(most)
         _status(supervisor.campaign)
 
@@ -179,20 +183,25 @@ class _supervisor:
     """The campaign's supervisor, holding it against others. A context manager."""
 
     def __init__(self, path: Path, quiet: bool = False):
-        from atrex.optimize.lab import LocalLab
         from atrex.optimize.machine import Supervisor
+        from atrex.optimize.served import lab_of
         from atrex.optimize.store import Campaign
 
         campaign = Campaign(path)
         self._held = campaign.held()
-        self._supervisor = Supervisor(campaign, LocalLab(campaign.settings), (lambda line: None) if quiet else print)
+        self._supervisor = Supervisor(campaign, lab_of(campaign), (lambda line: None) if quiet else print)
 
     def __enter__(self):
         self._held.__enter__()
         return self._supervisor
 
-    def __exit__(self, *error):
-        self._held.__exit__(*error)
+    def __exit__(self, kind, error, trace):
+        from atrex.optimize.lab import Pending
+
+        self._held.__exit__(kind, error, trace)
+        if isinstance(error, Pending):  # no fault: what was handed in is kept, and its measurement comes from elsewhere
+            print(error, file=sys.stderr)
+            raise typer.Exit(0)
 
 
 def _status(campaign, as_json: bool = False) -> None:

@@ -24,8 +24,15 @@ class UnitFailed(Exception):
         self.record, self.of_candidate = record, of_candidate
 
 
+class Pending(Exception):
+    """A measurement that is made on another machine and is not here yet; the message says what to do."""
+
+
 class Lab(Protocol):
     """Measures kernels. A kernel and another never share a process."""
+
+    seconds: float | None
+    """What the step at hand took where it was measured; None for a lab that measures when it is asked."""
 
     def judge(self, source: Path) -> list[UnitRecord]:
         """Records of all the campaign's shapes, with seeds and inputs that no earlier call has used."""
@@ -39,16 +46,20 @@ class Lab(Protocol):
 
 
 class LocalLab:
-    """The judge on a device of this machine."""
+    """The judge on a device of this machine. With `runs`, a run directory of each judgement stays below it."""
 
-    def __init__(self, settings: Settings):
-        self._settings = settings
+    seconds = None
+
+    def __init__(self, settings: Settings, runs: Path | None = None):
+        self._settings, self._runs, self._judged = settings, runs, 0
 
     def judge(self, source: Path) -> list[UnitRecord]:
         from atrex.evaluate.api import evaluate
 
         s = self._settings
-        records = evaluate(source, s.operator, s.shapes, s.device, dsl=s.dsl, suite=s.suite_path)
+        self._judged += 1
+        out = self._runs / f"judge-{self._judged}" if self._runs else None
+        records = evaluate(source, s.operator, s.shapes, s.device, dsl=s.dsl, suite=s.suite_path, out=out)
         return [record for record in records if not record.held_out or record.verdict.status != "passed"]
 
     @contextmanager

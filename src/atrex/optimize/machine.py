@@ -126,7 +126,7 @@ class Supervisor:
     def _expect(self, *steps: Step) -> Position:
         at = position(self.campaign)
         if at.step not in steps:
-            raise UserError(f"{self.campaign.path}: the campaign waits for {_words(at)}, not for {' or '.join(steps)}")
+            raise UserError(f"{self.campaign.path}: the campaign waits for {words(at)}, not for {' or '.join(steps)}")
         return at
 
     # -- the supervisor's steps ------------------------------------------------------------------------------------
@@ -205,7 +205,8 @@ def line(record: Record) -> str:
     return "  ".join(parts) + (f"  ({v.reason})" if v.reason else "")
 
 
-def _words(at: Position) -> str:
+def words(at: Position) -> str:
+    """What a campaign waits for at a step."""
     return {"done": "nothing: it has ended", "baseline": "a first kernel (submit)"}.get(
         at.step, f"the {at.step} of iteration {at.number}"
     )

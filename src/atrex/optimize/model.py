@@ -23,7 +23,8 @@ class Settings(_Form):
     """What a campaign optimizes, and within which bounds. `iterations`, `usd` and `until_s` are external stops.
 
     `error` is the chance of any promotion without a gain over the whole campaign. `informed` says that the agent was
-    shown more than it may see in a comparable campaign.
+    shown more than it may see in a comparable campaign. `elsewhere`: the device is on another machine, and measurements
+    travel in bundles.
     """
 
     format: int = 1
@@ -45,6 +46,7 @@ class Settings(_Form):
     until_s: float | None = Field(None, gt=0)
     deduplicate: bool = True
     informed: bool = False
+    elsewhere: bool = False
     created: str
 
     @property

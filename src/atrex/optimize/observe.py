@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from atrex.errors import UserError
 from atrex.optimize.lab import Lab
 from atrex.optimize.model import Evidence, Knowledge, Record, ShapeEvidence
 from atrex.optimize.store import Campaign
-from atrex.optimize.validate import path_of
 from atrex.scoring.records import UnitRecord
 
 CARDS = 6
@@ -17,37 +17,35 @@ _HOST_BOUND, _NEAR_FLOOR = 1.0, 2.0
 def evidence(campaign: Campaign, incumbent: Record, lab: Lab) -> Evidence:
     """What keeps the incumbent from the roofline, on the shape that loses most time to it.
 
-    From the judge's records of every shape and, where there is one, a profiler's of that shape.
+    From the judge's records of every shape and, where there is one, a profiler's of that shape. A profiler that fails
+    is no end of a campaign: the notes say why.
     """
-    records = _judged(campaign, incumbent.number)
-    shapes = {
-        record.shape: ShapeEvidence(
-            median_us=record.performance.median_us,
-            roofline_us=record.roofline.roofline_us,
-            share=record.roofline.roofline_us / record.performance.median_us,
-            bound=record.roofline.bound,
-            figures=_figures(record),
-        )
-        for record in records
-        if record.performance and record.roofline and not record.held_out
-    }
-    worst = max(shapes, key=lambda shape: shapes[shape].median_us - shapes[shape].roofline_us)
+    records = campaign.judged(incumbent.number)
+    shapes, worst = _shapes(records), worst_of(records)
     lost = shapes[worst].median_us - shapes[worst].roofline_us
-    profile = lab.look(campaign.kernel, worst)
-    if profile is None:
-        tool, named, notes = "the judge's clocks, host time and owners of time", _bottleneck(shapes[worst]), []
-    else:
+    tool, named, notes = "the judge's clocks, host time and owners of time", None, []
+    try:
+        profile = lab.look(campaign.kernel, worst)
+    except UserError as fault:
+        profile, notes = None, [f"no profile: {fault}"]
+    if profile is not None:
         from atrex.wiki.advise import advise
 
         shapes[worst].figures |= profile.figures()
         advice = advise(profile)
         tool = f"{profile.tool} {profile.tool_version}"
-        named = advice.symptoms[0].title if advice.symptoms else _bottleneck(shapes[worst])
+        named = advice.symptoms[0].title if advice.symptoms else None
         notes = [advice.verdict, *(symptom.says for symptom in advice.symptoms[1:])]
     return Evidence(
-        tool=tool, incumbent=incumbent.number, shapes=shapes, worst_shape=worst, bottleneck=named, lost_us=lost,
-        notes=notes,
+        tool=tool, incumbent=incumbent.number, shapes=shapes, worst_shape=worst,
+        bottleneck=named or _bottleneck(shapes[worst]), lost_us=lost, notes=notes,
     )  # fmt: skip
+
+
+def worst_of(records: Sequence[UnitRecord]) -> str:
+    """The shape that loses most time to the roofline, of those that were timed."""
+    shapes = _shapes(records)
+    return max(shapes, key=lambda shape: shapes[shape].median_us - shapes[shape].roofline_us)
 
 
 def knowledge(campaign: Campaign, seen: Evidence) -> Knowledge:
@@ -61,9 +59,18 @@ def knowledge(campaign: Campaign, seen: Evidence) -> Knowledge:
     return Knowledge(query=query, cards=[hit.id for hit in hits])
 
 
-def _judged(campaign: Campaign, number: int) -> Sequence[UnitRecord]:
-    lines = path_of(campaign, number).read_text().splitlines()
-    return [UnitRecord.model_validate_json(line) for line in lines if line]
+def _shapes(records: Sequence[UnitRecord]) -> dict[str, ShapeEvidence]:
+    return {
+        record.shape: ShapeEvidence(
+            median_us=record.performance.median_us,
+            roofline_us=record.roofline.roofline_us,
+            share=record.roofline.roofline_us / record.performance.median_us,
+            bound=record.roofline.bound,
+            figures=_figures(record),
+        )
+        for record in records
+        if record.performance and record.roofline and not record.held_out
+    }
 
 
 def _figures(record: UnitRecord) -> dict[str, float]:

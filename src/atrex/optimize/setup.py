@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from atrex import dsls
 from atrex.errors import UserError
 from atrex.evaluate.rundir import now
 from atrex.evaluate.setup import resolve_device
 from atrex.hardware.chip import CPU, Chip, load_chip
-from atrex.hardware.detect import describe
+from atrex.hardware.detect import describe, parse_device
 from atrex.optimize.dropout import POLICIES
 from atrex.optimize.model import Roofline, Settings, ShapeRoofline
 from atrex.optimize.store import Campaign
@@ -38,6 +40,8 @@ class Wish:
     usd: float | None = None
     until_s: float | None = None
     deduplicate: bool = True
+    chip: str | None = None
+    """Of a device on another machine; None for a device of this one."""
 
 
 def begin(path: Path, wish: Wish) -> Campaign:
@@ -46,10 +50,13 @@ def begin(path: Path, wish: Wish) -> Campaign:
         raise UserError(f"--dropout {wish.policy}: unknown policy; expected one of {', '.join(POLICIES)}")
     suite = load_suite(wish.suite)
     problem = suite.problem(wish.operator)
-    device = resolve_device(wish.device)
+    elsewhere = wish.chip is not None
+    device = _device(wish.device) if elsewhere else resolve_device(wish.device)
     if device.type not in dsls.get(wish.dsl).devices:
         raise UserError(f"--dsl {wish.dsl}: does not run on {device.type}")
-    chip = _chip(str(device))
+    chip = load_chip(wish.chip) if elsewhere else _chip(str(device))
+    if elsewhere and (chip.id == CPU) != (device.type == CPU):
+        raise UserError(f"--chip {chip.id}: is no {device.type} device; --device says of which kind the other one is")
     settings = Settings(
         operator=wish.operator,
         shapes=_shapes(suite, problem, wish, device.type),
@@ -68,9 +75,16 @@ def begin(path: Path, wish: Wish) -> Campaign:
         usd=wish.usd,
         until_s=wish.until_s,
         deduplicate=wish.deduplicate,
+        elsewhere=elsewhere,
         created=now(),
     )
     return Campaign.create(path, settings, bounds(problem, settings.shapes, chip))
+
+
+def _device(name: str) -> torch.device:
+    """A device that is not looked for here. Raises UserError for what is none."""
+    parse_device(name)
+    return torch.device(name)
 
 
 def _chip(device: str) -> Chip:

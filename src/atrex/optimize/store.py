@@ -28,6 +28,7 @@ from pydantic import BaseModel, ValidationError
 from atrex.errors import UserError, first_fault
 from atrex.files import write
 from atrex.optimize.model import Evidence, Knowledge, Mask, Plan, Record, Roofline, Settings, Stop, Validation
+from atrex.scoring.records import UnitRecord
 
 Form = TypeVar("Form", bound=BaseModel)
 KERNEL = "kernel.py"
@@ -112,6 +113,11 @@ class Campaign:
 
     def measured(self, name: str, content: str) -> None:
         write(self.path / "measurements" / name, content)
+
+    def judged(self, number: int) -> list[UnitRecord]:
+        """What the judge said of an iteration's candidate, a record a unit."""
+        lines = (self.path / "measurements" / f"{number:04d}-judge.jsonl").read_text().splitlines()
+        return [UnitRecord.model_validate_json(line) for line in lines if line]
 
     # -- memory ----------------------------------------------------------------------------------------------------
 

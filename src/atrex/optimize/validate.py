@@ -6,8 +6,7 @@ import hashlib
 import json
 import statistics
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from atrex.optimize.classify import classify
 from atrex.optimize.lab import Lab, UnitFailed
@@ -39,21 +38,17 @@ def validate(campaign: Campaign, number: int, lab: Lab) -> Validation:
     found["S_i"] = statistics.median(found["S"].values()) if found["S"] else None
 
     def ended(outcome: str, reason: str | None = None, **more) -> Validation:
-        return Validation(outcome=outcome, reason=reason, seconds=round(time.monotonic() - began, 3), **found, **more)
+        took = lab.seconds or time.monotonic() - began
+        return Validation(outcome=outcome, reason=reason, seconds=round(took, 3), **found, **more)
 
-    if wrong := _failure(records):
-        return ended("failed", wrong)
-    if weak := _fallback(records):
-        return ended("fallback", weak)
+    earlier = measured_artifacts(campaign) if campaign.settings.deduplicate else {}
+    if why := short_of_contest(records, earlier):
+        return ended(*why)
     if number == BASELINE:
         return ended("baseline")
-    earlier = {r.validation.artifact: r.number for r in campaign.memory if r.validation.artifact}
-    if campaign.settings.deduplicate and found["artifact"] in earlier:
-        return ended("duplicate", f"compiles to what iteration {earlier[found['artifact']]} measured")
-    decisions = sum(r.validation.decision is not None for r in campaign.memory)
     try:
         with lab.contest(campaign.kernel, source) as measure:
-            decision = decide(measure, decisions + 1, Rule(error=campaign.settings.error))
+            decision = decide(measure, decisions_of(campaign) + 1, Rule(error=campaign.settings.error))
     except UnitFailed as failed:
         if not failed.of_candidate:
             raise
@@ -71,6 +66,31 @@ def validate(campaign: Campaign, number: int, lab: Lab) -> Validation:
         low=overall.low if overall else None,
         high=overall.high if overall else None,
     )
+
+
+def short_of_contest(records: Sequence[UnitRecord], earlier: Mapping[str, int]) -> tuple[str, str] | None:
+    """Outcome and reason of a candidate that ends without a contest; None for one that is fit for it.
+
+    `earlier` are artifacts that were measured, each with its iteration.
+    """
+    if wrong := _failure(records):
+        return "failed", wrong
+    if weak := _fallback(records):
+        return "fallback", weak
+    compiled = artifact(records)
+    if compiled in earlier:
+        return "duplicate", f"compiles to what iteration {earlier[compiled]} measured"
+    return None
+
+
+def measured_artifacts(campaign: Campaign) -> dict[str, int]:
+    """What the campaign's candidates compiled to, each with the iteration that measured it."""
+    return {r.validation.artifact: r.number for r in campaign.memory if r.validation.artifact}
+
+
+def decisions_of(campaign: Campaign) -> int:
+    """How many decisions a campaign has spent of its error rate."""
+    return sum(r.validation.decision is not None for r in campaign.memory)
 
 
 def artifact(records: Sequence[UnitRecord]) -> str | None:
@@ -112,8 +132,3 @@ def _document(decision: Decision) -> str:
             "times_us": decision.times, "again_us": decision.again,
         }, indent=1,
     )  # fmt: skip
-
-
-def path_of(campaign: Campaign, number: int) -> Path:
-    """Where the judge's records of an iteration lie."""
-    return campaign.path / "measurements" / f"{number:04d}-judge.jsonl"
