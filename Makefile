@@ -23,9 +23,6 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 FAST := not gpu and not newest_triton and not slow
-# Tests of these folders measure time, or how long something takes: other work beside them would be part of it.
-ALONE := $(patsubst %,tests/%,attacks cli evaluate examples hardware optimize profiling serve)
-SIDE_BY_SIDE := $(filter-out $(ALONE) tests/gpu tests/__pycache__,$(patsubst $(ROOT)/%/,%,$(sort $(wildcard $(ROOT)/tests/*/))))
 
 pin = $(shell grep '^$(1)==' $(ROOT)/requirements/$(2).txt)
 say = @echo "==> $(1)"
@@ -79,9 +76,9 @@ test: $(VENV)/.stamp-test
 	$(call say,ruff)
 	@cd $(ROOT) && $(VENV)/bin/ruff check src tests examples
 	$(call say,pytest of what measures nothing: one process per core)
-	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -n auto --dist loadfile -m "$(FAST)" $(SIDE_BY_SIDE)
+	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -n auto --dist loadfile -m "$(FAST) and not alone"
 	$(call say,pytest of what measures time: alone)
-	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "$(FAST)" $(ALONE)
+	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "$(FAST) and alone"
 
 test-slow: $(VENV)/.stamp-test
 	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "slow and not gpu and not newest_triton"

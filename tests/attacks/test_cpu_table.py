@@ -8,7 +8,7 @@ import pytest
 
 from atrex.attacks.harness.declare import Attack, attacks
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
 FORMS = [
     pytest.param(name, form, id=f"{name}-{number}", marks=[pytest.mark.slow] if form.slow else [])
     for name, attack in attacks().items()

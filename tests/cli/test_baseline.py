@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "candidates" / "torch" / "rms_norm.py"
 
 

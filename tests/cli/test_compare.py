@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "candidates"
 TORCH, WRONG = EXAMPLES / "torch" / "rms_norm.py", EXAMPLES / "wrong" / "rms_norm.py"
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 HONEST = (ROOT / "examples" / "candidates" / "torch" / "rms_norm.py").read_text()
 WRONG = HONEST.replace("return ", "return 0.5 * ", 1)

@@ -21,6 +21,8 @@ from atrex.evaluate.seeds import Seeds
 from atrex.scoring.records import Status
 from tests.evaluate.conftest import HONEST
 
+pytestmark = pytest.mark.alone
+
 PACKAGE = Path(atrex.__file__).parent
 CHECKOUT = PACKAGE.parents[1]
 JUDGE = os.getpid()

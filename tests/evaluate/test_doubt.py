@@ -6,6 +6,8 @@ from atrex.evaluate.failures import Doubt, UnitError, UnitFailure
 from atrex.evaluate.own_clock import OwnClock
 from tests.evaluate.conftest import HONEST
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def doubts(monkeypatch):

@@ -9,6 +9,8 @@ import pytest
 from atrex.scoring.records import Status
 from tests.evaluate.conftest import HONEST
 
+pytestmark = pytest.mark.alone
+
 RIGHT = "return super().forward(x, weight)"
 
 

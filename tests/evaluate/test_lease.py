@@ -10,6 +10,8 @@ import pytest
 
 from atrex.evaluate.lease import Lease
 
+pytestmark = pytest.mark.alone
+
 CONTEXT = multiprocessing.get_context("fork")
 
 

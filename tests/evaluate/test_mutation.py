@@ -12,6 +12,8 @@ from atrex.problems.load import load_problem
 
 REFERENCE = """
 import torch
+
+pytestmark = pytest.mark.alone
 class Model(torch.nn.Module):
     def forward(self, x, state):
         acc = torch.promote_types(x.dtype, torch.float32)

@@ -6,6 +6,8 @@ from atrex.evaluate.noise import Sentinel, Watch, busy_cores
 from atrex.evaluate.unit import UnitJudge
 from tests.evaluate.conftest import HONEST
 
+pytestmark = pytest.mark.alone
+
 
 class FixedSentinel:
     """Samples as they are given; 100 us when the device is quiet."""

@@ -13,6 +13,8 @@ from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.unit import Unit
 from tests.evaluate.conftest import HONEST
 
+pytestmark = pytest.mark.alone
+
 TERMS = Terms(Seeds(b"test secret").secret, 1, Budgets(compile=20, execution=5, performance=1), 20, readiness=False)
 
 

@@ -15,6 +15,8 @@ from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.unit import Unit
 from tests.evaluate.conftest import HONEST
 
+pytestmark = pytest.mark.alone
+
 SHAPES = ("15", "16", "28", "41", "46", "47")
 TERMS = Terms(Seeds().secret, 1, Budgets(compile=60, execution=20, performance=5), 20, readiness=False)
 

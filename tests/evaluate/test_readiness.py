@@ -11,6 +11,8 @@ from atrex.evaluate.unit import Unit, UnitJudge
 from tests.evaluate.conftest import HONEST
 from tests.evaluate.test_gates import forward
 
+pytestmark = pytest.mark.alone
+
 SHAPE = "46"
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.alone
+
 CANDIDATES = Path(__file__).parents[2] / "examples" / "candidates"
 EPS = 1e-6
 

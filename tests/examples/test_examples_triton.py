@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 pytest.importorskip("triton")
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "candidates" / "triton"

@@ -13,7 +13,7 @@ from atrex.hardware import native
 from atrex.hardware.cache import usable_cpus
 from atrex.hardware.calibrate import load_or_calibrate_cpu, recalibrate_cpu
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
 flushes = pytest.mark.skipif(
     shutil.which("g++") is None or not native.atrex_flush_supported(), reason="no line flush on this CPU"
 )

@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 
 from tests.evaluate.conftest import HONEST
 
+pytestmark = pytest.mark.alone
+
 pytest.importorskip("uvicorn", reason="needs atrex[serve]")
 
 WRONG = HONEST.replace("self.eps)", "self.eps + 1)")
