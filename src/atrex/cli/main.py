@@ -19,6 +19,7 @@ from atrex.cli import (
     optimize,
     optimize_bundle,
     profile,
+    report,
     repro,
     score,
     serve_judge,
@@ -58,6 +59,7 @@ app.command("eval")(evaluation.evaluate)
 app.command("compile")(compilation.compile_command)
 app.command("baseline")(baseline.baseline)
 app.command("score")(score.score)
+app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("profile")(profile.profile)
 app.command("attacks")(attacks.attacks)

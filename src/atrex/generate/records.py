@@ -12,6 +12,8 @@ from atrex.agents.events import Usage
 from atrex.errors import UserError, first_fault
 
 ABOUT, RECORDS = "generate.json", "generated.jsonl"
+COMPARED = ("dsl", "arch", "device", "chip", "policy", "prompt_sha256", "suite_version", "suite_hash")
+"""What two runs must have in common for their candidates to be comparable."""
 
 
 class Generated(BaseModel):
@@ -70,8 +72,7 @@ class About(BaseModel):
 
     def differs(self, other: About) -> list[str]:
         """The fields in which two runs differ beside agent, model and what was asked of them: not comparable then."""
-        fields = ("dsl", "arch", "device", "chip", "policy", "prompt_sha256", "suite_version", "suite_hash")
-        return [name for name in fields if getattr(self, name) != getattr(other, name)]
+        return [name for name in COMPARED if getattr(self, name) != getattr(other, name)]
 
 
 def load_about(folder: Path) -> About:

@@ -95,10 +95,7 @@ def summarize(
     check_weights(weights, denominators)
     scores = operator_scores(records, weights, denominators)
     suite = [score for name, score in scores.items() if name in denominators]
-    ran: dict[str, set[str]] = {}
-    for operator, shape in [*((r.operator, r.shape) for r in headline(records)), *planned]:
-        if operator in denominators:
-            ran.setdefault(operator, set()).add(shape)
+    ran = judged_shapes(records, planned, denominators)
     inside = [scores.get(name) for name in ran]
     coverage = math.fsum(weights.get(name, 0.0) for name in ran)
     s_agg = _weighted(suite, weights, lambda s: s.s)
@@ -150,6 +147,17 @@ def summarize(
         ).items())),
         readiness=readiness(r for r in headline(records) if r.operator in denominators),
     )
+
+
+def judged_shapes(
+    records: Iterable[UnitRecord], planned: Iterable[tuple[str, str]], denominators: Mapping[str, int]
+) -> dict[str, set[str]]:
+    """The scored shapes by operator of the suite that have a record or were planned: what a run is answerable for."""
+    ran: dict[str, set[str]] = {}
+    for operator, shape in [*((r.operator, r.shape) for r in headline(records)), *planned]:
+        if operator in denominators:
+            ran.setdefault(operator, set()).add(shape)
+    return ran
 
 
 def check_weights(weights: Mapping[str, float], denominators: Mapping[str, int]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atrex.scoring.aggregate import Summary, summarize
+from atrex.scoring.aggregate import Summary, judged_shapes, summarize
 from atrex.scoring.operators import OperatorScore, operator_scores
 from atrex.scoring.records import UnitRecord
 from atrex.scoring.runs import group_records, planned_units
@@ -15,11 +15,15 @@ from atrex.scoring.units import SCORED_ORIGINS
 
 @dataclass(frozen=True)
 class CandidateScore:
-    """One candidate set on one device: its records, its figures per operator (heaviest first) and over the suite."""
+    """One candidate set on one device: its records, its figures per operator (heaviest first) and over the suite.
+
+    `judged` are the scored shapes by operator that have a record or were planned.
+    """
 
     records: list[UnitRecord]
     operators: dict[str, OperatorScore]
     summary: Summary
+    judged: dict[str, set[str]]
 
 
 def score_run(
@@ -41,6 +45,9 @@ def score_run(
         held_out = {(r.operator, r.shape) for r in group if r.held_out or r.origin not in SCORED_ORIGINS}
         mine = [p for p in planned if p not in held_out and (len(groups) == 1 or p[0] in touched)]
         scored[label] = CandidateScore(
-            group, operator_scores(group, weights, denominators), summarize(group, weights, denominators, mine)
+            group,
+            operator_scores(group, weights, denominators),
+            summarize(group, weights, denominators, mine),
+            judged_shapes(group, mine, denominators),
         )
     return scored

@@ -1,0 +1,62 @@
+"""`atrex report`: the analyses of the paper over finished runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atrex.errors import UserError
+
+
+def report(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN|DIR...", help="Run directories of `atrex eval`, or folders that hold some."),
+    ] = None,
+    pair: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option("--pair", metavar="VANILLA AKA", help="Two runs of one candidate set each: without and with AKA."),
+    ] = None,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option("--baseline", metavar="BASERUN", help="A run of `atrex baseline` to compare with; repeatable."),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option("--weights", metavar="FILE", help="JSON object {operator: weight} to score under.")
+    ] = None,
+    suite: Annotated[
+        Path | None, typer.Option("--suite", help="Where the suite is now that was judged, for regimes.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DATA_DIR", help="Write every table as CSV, all as report.json.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """The paper's analyses: main results, correctness against DSL dominance, operator difficulty, regimes, tokens,
+    failures, pass@k.
+
+    Sets stand in one table only if they agree in suite, DSL, device, prompt and tool policy. Where they do not, each
+    group has tables of its own, what differs is said, and the exit status is 1; so it is where units are in error.
+    """
+    from atrex.report.study.document import document, pair_study, print_study, study, write_data
+    from atrex.report.study.sets import find_sets
+    from atrex.report.tables import make_console
+
+    if not runs and pair is None:
+        raise UserError("RUN|DIR, --pair: expected runs to report on, a pair, or both")
+    made = study(find_sets(runs, baseline or (), weights), suite) if runs else None
+    if pair is not None:
+        made = pair_study(*pair, baseline or (), weights, beside=made)
+    if out is not None:
+        written = write_data(made, out)
+        print(f"{len(written)} files in {out}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(document(made), indent=2, allow_nan=False))
+    else:
+        print_study(made, make_console())
+    if made.exit_code:
+        raise typer.Exit(made.exit_code)
