@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from atrex.errors import UserError
 from atrex.optimize.ask import ask
 from atrex.optimize.bundle import write_bundle
 from atrex.optimize.lab import Pending
-from atrex.optimize.machine import Supervisor, position
+from atrex.optimize.machine import position
 from atrex.optimize.pack import pack
 from atrex.optimize.serve import serve
 from atrex.optimize.served import ServedLab, ingest, lab_of
@@ -311,6 +312,38 @@ def test_serving_needs_nothing_of_traces_and_cards():
         "import atrex.cli.main, atrex.optimize.serve, atrex.evaluate.api, atrex.evaluate.versus\n"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
+
+
+@pytest.mark.slow
+def test_from_one_folder_to_another_with_the_judge_itself(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    source = Path(__file__).parents[2] / "examples" / "candidates" / "cpp" / "rms_norm.py"
+
+    def atrex(folder, *words):
+        folder.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "atrex.cli.main", "optimize", *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    atrex(here, "init", "--dir", "c", "--problem", "rms_norm", "--dsl", "cpp", "--device", "cpu", "--chip", "cpu",
+          "--shapes", "0")  # fmt: skip
+    assert "atrex optimize bundle" in atrex(here, "submit", "c", str(source))
+    atrex(here, "bundle", "c", "q.tar")
+    there.mkdir()
+    (here / "q.tar").rename(there / "q.tar")
+    atrex(there, "serve-bundle", "q.tar", "r.tar", "--device", "cpu")
+    atrex(here, "ingest", "c", str(there / "r.tar"))
+    campaign = Campaign(here / "c")
+    [served] = (campaign.path / "measurements").glob("*.served.json")
+    answer = json.loads(served.read_text())["answer"]
+    [(commitment, secret)] = answer["seeds"].items()
+    assert hashlib.sha256(bytes.fromhex(secret)).hexdigest() == commitment
+    [record] = campaign.judged(0)
+    if record.verdict.status == "passed":  # a busy machine may leave it unstable, and that is told then
+        assert campaign.incumbent.validation.outcome == "baseline" and position(campaign).step == "plan"
+    else:
+        assert position(campaign).step == "baseline" and record.verdict.category == "unstable"
 
 
 def test_an_answer_says_where_and_with_what_it_was_measured(two):

@@ -19,8 +19,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
 @app.command()
 def init(
     folder: Annotated[Path, typer.Option("--dir", help="The campaign's folder, new or empty.")],
-    problem: Annotated[str, typer.Option(help="Operator.")],
     dsl: Annotated[str, typer.Option(help="The DSL to write in.")],
+    problem: Annotated[str | None, typer.Option(help="Operator; of a bare kernel its name.")] = None,
+    kernel: Annotated[Path | None, typer.Option(help="A bare kernel, no suite's: it is handed in first.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="For --kernel: Model and its inputs, in PyTorch.")] = None,
+    work: Annotated[Path | None, typer.Option(help="For --kernel: work.py with W and Q; else counted.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda:N; default: cuda:0 where there is one.")] = None,
     shapes: Annotated[str | None, typer.Option(help='Shape ids, such as "0,3-5"; default: all that fit.')] = None,
     suite: Annotated[Path | None, typer.Option(help="Another suite.")] = None,
@@ -44,18 +47,43 @@ def init(
     from atrex.hardware.detect import default_device
     from atrex.optimize.setup import Wish, begin
 
-    campaign = begin(
-        folder,
-        Wish(
-            problem, dsl, device or ("cuda:0" if chip else default_device()), shapes, suite, agent, model, error,
-            dropout, seed, restarts, iterations, budget_usd, until_s, not keep_duplicates, chip,
-        ),
+    bare = _bare(problem, suite, kernel, reference, work)
+    wish = Wish(
+        problem or "", dsl, device or ("cuda:0" if chip else default_device()), shapes, suite, agent, model, error,
+        dropout, seed, restarts, iterations, budget_usd, until_s, not keep_duplicates, chip,
     )  # fmt: skip
+    if bare is None:
+        campaign = begin(folder, wish)
+    else:
+        from atrex.optimize.bare import begin_bare
+
+        campaign = begin_bare(folder, wish, bare, print)
     found = campaign.roofline
-    print(f"{problem} in {dsl} on {found.chip}, {len(found.shapes)} shapes; ceilings from {_cards(found.cards)}")
+    operator = campaign.settings.operator
+    print(f"{operator} in {dsl} on {found.chip}, {len(found.shapes)} shapes; ceilings from {_cards(found.cards)}")
+    if found.estimated:
+        print("W and Q are estimated, counted from the reference; --work says what the operator needs")
     for shape, bound in found.shapes.items():
         print(f"  {shape:>4}  {bound.bound:7} {bound.roofline_us:10.2f} us")
     print(f"next: atrex optimize {'run' if agent else 'next'} {folder}")
+
+
+def _bare(problem: str | None, suite: Path | None, kernel: Path | None, reference: Path | None, work: Path | None):
+    """What --kernel and its options give, None for an operator of a suite. Raises UserError for what does not fit."""
+    if kernel is None:
+        if problem is None:
+            raise UserError("init: expected --problem OP, or --kernel FILE and --reference FILE")
+        for name, given in (("--reference", reference), ("--work", work)):
+            if given is not None:
+                raise UserError(f"{name} {given}: belongs to a bare kernel; expected --kernel FILE beside it")
+        return None
+    if reference is None:
+        raise UserError(f"--kernel {kernel}: expected --reference FILE, the Model that says what it computes")
+    if suite is not None:
+        raise UserError(f"--kernel {kernel}: is in no suite; leave out --suite")
+    from atrex.optimize.bare import Bare
+
+    return Bare(kernel, reference, work)
 
 
 @app.command()

@@ -21,11 +21,11 @@ from atrex.files import write
 from atrex.optimize.machine import Position, words
 from atrex.optimize.model import BASELINE, Settings
 from atrex.optimize.observe import worst_of
-from atrex.optimize.store import Campaign, parse
+from atrex.optimize.store import KERNEL, PROBLEM, Campaign, parse
 from atrex.optimize.validate import decisions_of, measured_artifacts
 from atrex.problems.load import SHIPPED, load_suite
 
-CANDIDATE, KERNEL, PROBLEM = "candidate.py", "kernel.py", "problem"
+CANDIDATE = "candidate.py"
 Asked = Literal["evidence", "validation", "pack"]
 
 

@@ -19,12 +19,13 @@ import atrex
 from atrex.errors import UserError
 from atrex.evaluate.rundir import now
 from atrex.hardware.detect import describe, parse_device
-from atrex.optimize.ask import KERNEL, PROBLEM, Ask, shared_hash
+from atrex.optimize.ask import Ask, shared_hash
 from atrex.optimize.bundle import Answer, read_bundle, sha256, unpack, write_answer
 from atrex.optimize.lab import Lab, LocalLab, UnitFailed
 from atrex.optimize.model import BASELINE, Settings
 from atrex.optimize.observe import worst_of
 from atrex.optimize.promotion import Rule, decide
+from atrex.optimize.store import KERNEL, PROBLEM
 from atrex.optimize.validate import short_of_contest
 from atrex.scoring.records import Status, UnitRecord
 

@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from atrex.errors import UserError, first_fault
 from atrex.evaluate.seeds import Seeds
-from atrex.optimize.ask import PROBLEM, Ask, answered, campaign_id, pending, problem_files, sha256
+from atrex.optimize.ask import Ask, answered, campaign_id, pending, problem_files, sha256
 from atrex.optimize.bundle import Answer, read_answer
 from atrex.optimize.lab import Lab, LocalLab, Pending, UnitFailed
 from atrex.optimize.machine import Position, Supervisor, position, words
 from atrex.optimize.promotion import Round
 from atrex.optimize.serve import CONTEST, JUDGE, LOOK, read_records
-from atrex.optimize.store import Campaign, parse
+from atrex.optimize.store import PROBLEM, Campaign, parse
 from atrex.profiling.evidence import Evidence
 from atrex.scoring.comparison import Pair
 from atrex.scoring.records import UnitRecord

@@ -16,7 +16,7 @@ from atrex.hardware.detect import describe, parse_device
 from atrex.optimize.dropout import POLICIES
 from atrex.optimize.model import Roofline, Settings, ShapeRoofline
 from atrex.optimize.store import Campaign
-from atrex.problems.load import load_suite, suite_hash
+from atrex.problems.load import load_suite, read_json, suite_hash
 from atrex.problems.model import Problem, Suite
 from atrex.roofline.bound import roofline
 
@@ -135,4 +135,8 @@ def bounds(problem: Problem, shapes: list[str], chip: Chip) -> Roofline:
             bound=bound.bound,
             roofline_us=bound.us,
         )
-    return Roofline(chip=chip.id, ceilings=ceilings, cards=dict.fromkeys(ceilings, card), shapes=found)
+    entries = read_json(problem.folder / "roofline.json").get("shapes", {})
+    estimated = any(entries.get(shape, {}).get("estimated", False) for shape in shapes)
+    return Roofline(
+        chip=chip.id, ceilings=ceilings, cards=dict.fromkeys(ceilings, card), estimated=estimated, shapes=found
+    )

@@ -7,6 +7,7 @@
     measurements/NNNN*.json  what the judge and the contest measured
     masks.jsonl              restarts, appended to
     kernel/                  a git repository with the incumbent, a tag per accepted iteration
+    problem/                 of a bare kernel: the folder that was made of its reference
 
 All of it belongs to the supervisor. An agent sees copies, and gives back one file.
 """
@@ -31,7 +32,7 @@ from atrex.optimize.model import Evidence, Knowledge, Mask, Plan, Record, Roofli
 from atrex.scoring.records import UnitRecord
 
 Form = TypeVar("Form", bound=BaseModel)
-KERNEL = "kernel.py"
+KERNEL, PROBLEM = "kernel.py", "problem"
 _SETTINGS, _ROOFLINE, _MASKS = "campaign.json", "roofline.json", "masks.jsonl"
 STAGES: dict[str, type[BaseModel]] = {
     "evidence": Evidence, "knowledge": Knowledge, "plan": Plan, "validation": Validation, "stop": Stop,
@@ -50,7 +51,7 @@ class Campaign:
     @classmethod
     def create(cls, path: Path, settings: Settings, roofline: Roofline) -> Campaign:
         """Start a campaign in an empty or new folder. Raises UserError."""
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and any(each.name != PROBLEM for each in path.iterdir()):
             raise UserError(f"{path}: not empty; a campaign needs a folder of its own")
         if shutil.which("git") is None:
             raise UserError("git is not on PATH: a campaign keeps its kernels in a repository; install git")

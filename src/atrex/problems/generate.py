@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ def generate_roofline(folder: Path) -> Path:
         shape.id: roofline_entry(work(shape.init_kwargs, shape.input_kwargs))
         for shape in read_shapes(folder / "shapes.json").values()
     }
+    return write_roofline(folder, entries)
+
+
+def write_roofline(folder: Path, entries: Mapping[str, Any]) -> Path:
+    """Write `folder`/roofline.json from what `roofline_entry` gave for each shape, one a line; its path."""
     lines = ",\n".join(f"    {json.dumps(shape_id)}: {json.dumps(entry)}" for shape_id, entry in entries.items())
     path = folder / "roofline.json"
     path.write_text(f'{{\n  "shapes": {{\n{lines}\n  }}\n}}\n', encoding="utf-8")
