@@ -13,6 +13,7 @@ from atrex.generate.accounting import Account, Budget
 from atrex.generate.prompt import prompt, template_hash
 from atrex.generate.target import target
 from atrex.generate.transcript import Redactor, Transcript, read
+from atrex.generate.workspace import lay_out
 from atrex.problems.load import load_suite
 
 
@@ -130,7 +131,7 @@ def test_a_service_that_will_not_know_better_is_not_asked_again(tmp_path, suite)
     from atrex.generate.solve import Solver, Work
 
     class Refused:
-        asked = 0
+        asked, keeps_usd = 0, False
 
         def terms(self, task):
             return Terms()
@@ -146,3 +147,71 @@ def test_a_service_that_will_not_know_better_is_not_asked_again(tmp_path, suite)
     work = Work(tmp_path, agent, Choice("refused"), "cpp", target("cpp", None, None), "default", Budget())
     record = Solver(work, back_off=(0.0,) * 5).solve(suite.problem("rms_norm"), 0)
     assert agent.asked == 2 and record.ended == "provider" and record.attempts == 2
+
+
+class TestWorkspaceOfASecondAttempt:
+    """A model's service failed in the middle, and the agent is asked again."""
+
+    @pytest.fixture
+    def root(self, tmp_path, suite):
+        lay_out(tmp_path / "root", suite.problem("rms_norm"), "the task")
+        return tmp_path / "root"
+
+    def again(self, root, suite):
+        lay_out(root, suite.problem("rms_norm"), "the task", keep=True)
+
+    def test_what_it_has_written_stays(self, root, suite):
+        (root / "workspace" / "candidate.py").write_text("half a kernel")
+        self.again(root, suite)
+        assert (root / "workspace" / "candidate.py").read_text() == "half a kernel"
+
+    def test_what_it_was_given_is_as_it_was(self, root, suite):
+        shown = root / "workspace" / "reference.py"
+        before = shown.read_text()
+        shown.write_text("changed")
+        (root / "workspace" / "PROMPT.md").unlink()
+        self.again(root, suite)
+        assert shown.read_text() == before and (root / "workspace" / "PROMPT.md").read_text() == "the task\n"
+
+    def test_a_link_in_place_of_a_file_is_not_written_through(self, root, suite, tmp_path):
+        outside = tmp_path / "outside"
+        outside.write_text("mine")
+        shown = root / "workspace" / "reference.py"
+        shown.unlink()
+        shown.symlink_to(outside)
+        self.again(root, suite)
+        assert outside.read_text() == "mine" and not shown.is_symlink()
+
+    def test_its_home_is_a_new_one(self, root, suite):
+        (root / "home").mkdir()
+        (root / "home" / "left").write_text("")
+        self.again(root, suite)
+        assert not (root / "home" / "left").exists()
+
+
+def test_a_problem_asked_again_goes_on_with_what_is_there(tmp_path, suite):
+    from atrex.agents.base import Choice
+    from atrex.agents.events import Ended
+    from atrex.agents.jail import Terms
+    from atrex.generate.solve import Solver, Work
+
+    class Interrupted:
+        keeps_usd, asked = False, 0
+
+        def terms(self, task):
+            return Terms()
+
+        def secrets(self):
+            return ()
+
+        def work(self, task, jail):
+            self.asked += 1
+            if self.asked == 1:
+                (jail.workspace / "candidate.py").write_text("class Model: pass")
+                yield Ended(how="provider", reason="overloaded")
+            else:
+                yield Ended(how="done")
+
+    work = Work(tmp_path, Interrupted(), Choice("i"), "cpp", target("cpp", None, None), "default", Budget())
+    record = Solver(work, back_off=(0.0,)).solve(suite.problem("rms_norm"), 0)
+    assert (record.ended, record.attempts) == ("done", 2) and record.candidate_sha256

@@ -40,6 +40,8 @@ REMINDER = "{output} is not there yet. Go on, or say once more that you are done
 class Api:
     """Asks MODEL, given as LiteLLM names it (PROVIDER/MODEL), or a service of one's own at `--base-url`."""
 
+    keeps_usd = False
+
     def __init__(self, choice: Choice):
         names = [name for name in (choice.argument, choice.model) if name]
         if not names:

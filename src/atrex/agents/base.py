@@ -64,9 +64,11 @@ class Need:
 class Agent(Protocol):
     """One agent. Made once for a run; `work` is called for every problem, from several threads.
 
-    Raises UserError from its constructor for a choice that cannot work. One that counts dollars itself says so with
-    `keeps_usd = True`: it ends at `Task.budget_usd`, and yields a `Cost` at its end.
+    Raises UserError from its constructor for a choice that cannot work. One with `keeps_usd` counts dollars itself: it
+    ends at `Task.budget_usd`, and yields a `Cost` at its end.
     """
+
+    keeps_usd: bool
 
     def __init__(self, choice: Choice): ...
 

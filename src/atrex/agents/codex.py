@@ -76,6 +76,8 @@ _GO_ON = "Go on."
 class Codex:
     """Runs `codex exec` with its own tools. It knows no prices: LiteLLM's are taken, for OpenAI's own service."""
 
+    keeps_usd = False
+
     def __init__(self, choice: Choice):
         self._model, self._base_url = choice.model, choice.base_url or _API
         self._host = cli_stream.host(choice.base_url, _API)

@@ -18,6 +18,8 @@ from atrex.errors import UserError
 class Command:
     """Runs `CMD` in a jail. A program outside the system's folders is readable there with the folder it lies in."""
 
+    keeps_usd = False
+
     def __init__(self, choice: Choice):
         argv = shlex.split(choice.argument)
         if not argv:

@@ -18,6 +18,8 @@ _STILL_FOR = 2.0  # seconds without a change before a file counts as written
 class Manual:
     """Waits for the output file and takes it once it has stopped changing. No confinement: a person works outside."""
 
+    keeps_usd = False
+
     def __init__(self, choice: Choice):
         pass
 

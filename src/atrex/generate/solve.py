@@ -65,7 +65,7 @@ class Solver:
         """
         work, name = self.work, f"{problem.operator}-{sample}"
         asked = prompt(problem, work.dsl, work.target)
-        account = Account(work.budget, agent_keeps_usd=getattr(work.agent, "keeps_usd", False))
+        account = Account(work.budget, agent_keeps_usd=work.agent.keeps_usd)
         began = time.monotonic()
         root = work.out / "workspaces" / name
         refused: set[str] = set()
@@ -74,7 +74,7 @@ class Solver:
             attempts = 0
             for pause in (*self._back_off, None):
                 attempts += 1
-                lay_out(root, problem, asked.text)
+                lay_out(root, problem, asked.text, keep=attempts > 1)
                 deadline = began + work.budget.seconds
                 task = self._task(problem, sample, asked.text, deadline, account)
                 terms = replace(work.agent.terms(task), device="cuda" if work.gpu else "cpu")

@@ -19,15 +19,23 @@ class NoCandidate(Exception):
     """The workspace holds no candidate. One line that says what is there instead."""
 
 
-def lay_out(root: Path, problem: Problem, prompt: str, chosen: Mapping[str, Shape] | None = None) -> None:
+def lay_out(
+    root: Path, problem: Problem, prompt: str, chosen: Mapping[str, Shape] | None = None, keep: bool = False
+) -> None:
     """Make `root/workspace` anew, with reference.py, input.py, shapes.json and PROMPT.md and nothing else.
+
+    With `keep` what else lies there stays, and these four are put back as they were. It is to be called when nothing of
+    the agent runs any more.
 
     What the references share is put into them: they need no package. Of shapes the listed ones are shown, not the
     held-out ones, and only those `chosen` where some are. Raises OSError.
     """
-    shutil.rmtree(root, ignore_errors=True)
     folder = root / "workspace"
-    folder.mkdir(parents=True)
+    if keep:
+        shutil.rmtree(root / "home", ignore_errors=True)
+    else:
+        shutil.rmtree(root, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=keep)
     shown = (problem.shapes if chosen is None else chosen).values()
     shapes = {s.id: {"init_kwargs": s.init_kwargs, "input_kwargs": s.input_kwargs} for s in shown}
     files = {
@@ -37,7 +45,17 @@ def lay_out(root: Path, problem: Problem, prompt: str, chosen: Mapping[str, Shap
         "PROMPT.md": prompt.rstrip("\n") + "\n",
     }
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        _put(folder / name, text)
+
+
+def _put(path: Path, text: str) -> None:
+    """Write a new file. What an agent has put in its place goes first: a link would lead the write out of here."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _shapes(shapes: dict) -> str:

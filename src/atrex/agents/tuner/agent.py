@@ -58,6 +58,8 @@ class Tuner:
     It reads no prompt. What is found replaces the defaults only if fresh measurements show that it is faster.
     """
 
+    keeps_usd = False
+
     def __init__(self, choice: Choice):
         self._trials, self._file = _parse(choice.argument)
 
