@@ -309,7 +309,7 @@ def test_serving_needs_nothing_of_traces_and_cards():
         "        if name.split('.')[0] in ('polars', 'msgspec', 'yaml', 'pyarrow', 'jinja2'):\n"
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "import atrex.cli.main, atrex.optimize.serve, atrex.evaluate.api, atrex.evaluate.versus\n"
+        "import atrex.cli.main, atrex.optimize.serve, atrex.optimize.look_cpu, atrex.evaluate.api, atrex.evaluate.versus\n"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
 

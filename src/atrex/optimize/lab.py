@@ -86,13 +86,15 @@ class LocalLab:
         from atrex.profiling import collect, ncu
 
         s = self._settings
+        problem = load_suite(s.suite_path).problem(s.operator)
         if not s.device.startswith("cuda"):
-            return None
+            from atrex.optimize.look_cpu import look_cpu
+
+            return look_cpu(source, problem, problem.shape(shape), s.dsl, PATIENCE)
         try:
             program = ncu.find_ncu()
         except UserError:
             return None
-        problem = load_suite(s.suite_path).problem(s.operator)
         command = collect.forward_command(source, s.operator, shape, s.device, 3, s.suite_path)
         launches, missing = ncu.profile(command, source.with_suffix(".ncu-rep"), PATIENCE)
         return collect.evidence_of(

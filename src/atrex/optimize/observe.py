@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atrex.errors import UserError
+from atrex.hardware.chip import CPU
 from atrex.optimize.lab import Lab
 from atrex.optimize.model import Evidence, Knowledge, Record, ShapeEvidence
 from atrex.optimize.store import Campaign
+from atrex.profiling.evidence import Evidence as Profile
+from atrex.scoring.operators import DOMINANT_SHARE
 from atrex.scoring.records import UnitRecord
 
 CARDS = 6
@@ -28,7 +31,10 @@ def evidence(campaign: Campaign, incumbent: Record, lab: Lab) -> Evidence:
         profile = lab.look(campaign.kernel, worst)
     except UserError as fault:
         profile, notes = None, [f"no profile: {fault}"]
-    if profile is not None:
+    if profile is not None and profile.chip == CPU:
+        shapes[worst].figures |= profile.figures()
+        tool, named, notes = f"{profile.tool} {profile.tool_version}", _in_aten(profile), _told(profile)
+    elif profile is not None:
         from atrex.wiki.advise import advise
 
         shapes[worst].figures |= profile.figures()
@@ -71,6 +77,23 @@ def _shapes(records: Sequence[UnitRecord]) -> dict[str, ShapeEvidence]:
         for record in records
         if record.performance and record.roofline and not record.held_out
     }
+
+
+def _in_aten(profile: Profile) -> str | None:
+    """A bottleneck on the CPU that needs no counter: more than half of the time is in ATen's own operations."""
+    if profile.counters["atrex.aten_share"] <= DOMINANT_SHARE or not profile.kernels:
+        return None
+    return f"time in ATen operations outside the kernel, {profile.kernels[0].name} first"
+
+
+def _told(profile: Profile) -> list[str]:
+    """What was seen on the CPU, in lines."""
+    figures = profile.figures()
+    notes = [f"{figures['atrex.forward_us']:.1f} us a forward, {figures['atrex.aten_share']:.0%} in ATen operations"]
+    notes += [f"{each.name}: {each.us:.1f} us" for each in profile.kernels[:3]]
+    if "atrex.instructions_per_cycle" in figures:
+        notes.append(f"{figures['atrex.instructions_per_cycle']:.2f} instructions a cycle")
+    return notes + ([profile.note] if profile.note else [])
 
 
 def _figures(record: UnitRecord) -> dict[str, float]:

@@ -168,6 +168,11 @@ class Jail:
         process = self._process
         return process is not None and process.poll() is None
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of what runs, as this machine numbers them, its door first; none when nothing runs."""
+        return processes.descendants([self._process.pid]) if self.alive else []
+
     def send(self, data: bytes, deadline: float) -> None:
         """Write to a program that was started to `talk`.
 
