@@ -134,6 +134,35 @@ def test_a_generation_is_found_by_its_files_where_the_folder_has_moved(tmp_path)
     assert tables(tmp_path)["main"][0]["model"] == "m1"
 
 
+def test_one_set_judged_in_two_runs_has_two_names(tmp_path):
+    for name in ("one", "two"):
+        judged(tmp_path / name, {"k": mla(0.1)})
+    assert [row["set"] for row in tables(tmp_path)["main"]] == [f"k in {tmp_path / name}" for name in ("one", "two")]
+
+
+def test_a_run_without_a_record_is_named_and_left_out(tmp_path):
+    judged(tmp_path / "full", {"k": mla(0.1)})
+    empty = judged(tmp_path / "empty", {"never": []})
+    found = document(tmp_path)
+    assert found["groups"][0]["sets"] == ["k"]
+    assert found["notes"] == [f"{empty}: no unit of a candidate was recorded: in no table"]
+
+
+def test_rows_of_groups_are_told_apart_in_one_file(tmp_path):
+    judged(tmp_path / "one", {"one": mla(0.1)})
+    judged(tmp_path / "two", {"two": mla(0.1, dsl="gluon")})
+    run(tmp_path, "--out", tmp_path / "data")
+    rows = csv.DictReader((tmp_path / "data" / "main.csv").open())
+    assert [(row["group"], row["set"]) for row in rows] == [("1", "one"), ("2", "two")]
+
+
+def test_weights_of_ones_own_count(tmp_path):
+    path = judged(tmp_path / "run", {"k": mla(0.1, 0.2, 0.3)})
+    (tmp_path / "weights.json").write_text('{"mla_decode_attention": 1}')
+    (row,) = tables(path, "--weights", tmp_path / "weights.json")["main"]
+    assert row["s_agg"] == 0.2
+
+
 def test_data_are_written_as_csv_and_json(tmp_path):
     path = judged(tmp_path / "run", {"k": mla(0.1, 0.2, None)})
     run(path, "--out", tmp_path / "data")

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 from studies import about, generated, judged, suite_document, write_generation
-from synthetic import failed, unit
+from synthetic import error, failed, unit
 
 from atrex.errors import UserError
 from atrex.report.study.document import study
@@ -210,6 +210,11 @@ def test_a_wrong_vanilla_kernel_has_no_speedup(tmp_path):
     before = [failed("runtime", "numeric_mismatch", "l2_norm", "0")]
     (row,) = pair(tmp_path, before, [unit("l2_norm", "0", 0.2)]).rows
     assert (row["vanilla_s"], row["aka_s"], row["speedup"]) == (0.0, 0.2, None)
+
+
+def test_a_pair_says_which_units_are_in_doubt(tmp_path):
+    table = pair(tmp_path, [unit("l2_norm", "0", 0.1)], [error("unstable", "l2_norm", "0")])
+    assert table.rows[0]["speedup"] is None and "1 of these units ended in an evaluation error" in table.notes[-1]
 
 
 @pytest.mark.parametrize("other", [{"dsl": "gluon"}, {"chip": "H20"}])

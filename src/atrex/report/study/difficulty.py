@@ -86,8 +86,8 @@ def difficulty(sets: Sequence[CandidateSet], facts: Facts) -> Table:
     every = sum(row["solved_by"] == row["systems"] for row in rows)
     none = sum(row["pass_rate"] == 0 for row in rows)
     notes = [
-        f"over {len(systems)} system{'s' * (len(systems) > 1)} and {len(rows)} operators: {every} solved by all (every "
-        f"judged shape correct), {none} by none (no shape correct), "
+        f"over {len(systems)} system{'s' * (len(systems) > 1)} and {len(rows)} operator{'s' * (len(rows) > 1)}: "
+        f"{every} solved by all (every judged shape correct), {none} by none (no shape correct), "
         f"{sum(row['solved_by'] == 0 for row in rows)} fully solved by none"
     ]
     return Table("difficulty", "Operator difficulty", columns, rows, notes, left=2)

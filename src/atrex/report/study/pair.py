@@ -11,7 +11,7 @@ from atrex.report.study.comparable import differ
 from atrex.report.study.sets import CandidateSet, find_sets
 from atrex.report.study.table import Column, Format, Row, Table
 from atrex.scoring.operators import OperatorScore, operator_scores
-from atrex.scoring.records import UnitRecord
+from atrex.scoring.records import Status, UnitRecord
 from atrex.scoring.units import headline, timed
 
 JUDGED = ("suite_hash", "dsl", "chip", "cpu")
@@ -72,8 +72,10 @@ def pair_table(vanilla: CandidateSet, optimized: CandidateSet) -> Table:
         Column("speedup", "speedup", figures.ratio),
     ]
     left = len(set(a) ^ set(b))
+    doubtful = sum(units[key].verdict.status == Status.ERROR for units in (a, b) for key in common)
     notes = [f"vanilla is {vanilla.name} of {vanilla.run.path}, AKA {optimized.name} of {optimized.run.path}"]
     notes += [f"{left} unit{'s' * (left > 1)} judged in one of the two alone, in no row"] if left else []
+    notes += [f"{doubtful} of these units ended in an evaluation error: no S, no ratio"] if doubtful else []
     return Table("pair", "Vanilla -> AKA", columns, rows, notes, left=2)
 
 

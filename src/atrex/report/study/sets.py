@@ -101,7 +101,9 @@ def find_sets(paths: Sequence[Path], baselines: Sequence[Path] = (), weights: Pa
     for run in (run for run in runs if run not in compared):
         run = joined(run, times) if times else run
         found.notes += run.notes
-        found.sets += _sets(run, weights, folders, found.notes)
+        sets = _sets(run, weights, folders, found.notes)
+        found.sets += sets
+        found.notes += [] if sets else [f"{run.path}: no unit of a candidate was recorded: in no table"]
     if not found.sets:
         raise UserError(f"{', '.join(map(str, paths))}: no unit of a candidate was recorded")
     used = {s.generation.folder.resolve() for s in found.sets if s.generation}

@@ -48,5 +48,5 @@ def tokens(sets: Sequence[CandidateSet]) -> Table:
         Column("cost_usd", "cost", lambda v: figures.DASH if v is None else f"${v:,.2f}"),
         Column("s_agg", "S_agg", figures.score),
     ]
-    notes = ["output tokens are all that the agent emitted until it ended, with reasoning and attempts begun anew"]
+    notes = ["output tokens are all that the agent emitted until it ended, with reasoning and every attempt"]
     return Table("tokens", "Tokens against quality", columns, rows, notes)
