@@ -175,6 +175,15 @@ def test_tokens_per_correct_operator_is_none_where_it_is_not_defined(tmp_path, s
     assert row["tokens_per_correct"] is None and row["output_tokens"] == output
 
 
+def test_tokens_told_for_a_part_of_the_problems_give_no_ratio(tmp_path):
+    folder = write_generation(
+        tmp_path / "made", [generated("mla_decode_attention", output=500), generated("layer_norm", output=None)]
+    )
+    units = [*operator("mla_decode_attention", 0.1, 0.1, 0.1), *operator("layer_norm", *[0.1] * 13)]
+    (row,) = made(judged(tmp_path / "run", {f"{folder}/sample-0": units}))["tokens"].rows
+    assert (row["output_tokens"], row["told"], row["problems"], row["tokens_per_correct"]) == (500, 1, 2, None)
+
+
 def timed(us, **fields):
     times = {"median_us": us, "p10_us": us, "p90_us": us, "ci_us": (us, us), "n": 9, "method": "events"}
     return {"performance": times, "baselines": {"production": 95.0}, **fields}
