@@ -301,16 +301,20 @@ def test_the_kernel_of_a_campaign_that_has_ended_is_packed_after_a_last_measurem
     assert packed.path.read_text() == kernel() and len(packed.records) == 2
 
 
+# Refuses to import what a machine that only serves need not have, then runs the command line.
+BARE = (
+    "import sys\n"
+    "class Absent:\n"
+    "    def find_spec(self, name, path=None, target=None):\n"
+    "        if name.split('.')[0] in ('polars', 'msgspec', 'yaml', 'pyarrow', 'jinja2'):\n"
+    "            raise ImportError(name)\n"
+    "sys.meta_path.insert(0, Absent())\n"
+    "from atrex.cli.main import main\n"
+)
+
+
 def test_serving_needs_nothing_of_traces_and_cards():
-    script = (
-        "import sys\n"
-        "class Absent:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('polars', 'msgspec', 'yaml', 'pyarrow', 'jinja2'):\n"
-        "            raise ImportError(name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
-        "import atrex.cli.main, atrex.optimize.serve, atrex.optimize.look_cpu, atrex.evaluate.api, atrex.evaluate.versus\n"
-    )
+    script = BARE + "import atrex.optimize.serve, atrex.optimize.look_cpu, atrex.evaluate.api, atrex.evaluate.versus\n"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
 
 
@@ -321,7 +325,8 @@ def test_from_one_folder_to_another_with_the_judge_itself(tmp_path):
 
     def atrex(folder, *words):
         folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "atrex.cli.main", "optimize", *words]
+        program = ["-c", BARE + "main()"] if folder == there else ["-m", "atrex.cli.main"]
+        command = [sys.executable, *program, "optimize", *words]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
@@ -344,6 +349,18 @@ def test_from_one_folder_to_another_with_the_judge_itself(tmp_path):
         assert campaign.incumbent.validation.outcome == "baseline" and position(campaign).step == "plan"
     else:
         assert position(campaign).step == "baseline" and record.verdict.category == "unstable"
+
+
+@pytest.mark.parametrize(("command", "status"), [("next", 0), ("plan", 2)])
+def test_a_command_that_took_nothing_in_does_not_end_well_while_the_device_is_waited_for(two, command, status):
+    from typer.testing import CliRunner
+
+    from atrex.cli.optimize import app
+
+    two.submit(kernel())
+    words = [command, str(two.campaign.path), *(["--none", "all tried"] if command == "plan" else [])]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == status and "atrex optimize bundle" in found.stderr
 
 
 def test_an_answer_says_where_and_with_what_it_was_measured(two):

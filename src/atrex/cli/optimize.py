@@ -143,7 +143,7 @@ def plan(
 
     if (file is None) == (none is None):
         raise UserError("plan: expected a file or --none WHY")
-    with _supervisor(campaign) as supervisor:
+    with _supervisor(campaign, waiting=2) as supervisor:
         supervisor.advance()
         if none is not None:
             print(supervisor.no_direction(none).what)
@@ -202,21 +202,25 @@ def pack(
     """Hand over the accepted kernel: one self-contained file, judged again in a clean process with new seeds."""
     from atrex.optimize.pack import pack as packed
 
-    with _supervisor(campaign) as supervisor:
+    with _supervisor(campaign, waiting=2) as supervisor:
         found = packed(supervisor.campaign, supervisor.lab, out)
         print(f"{found.path}: {len(found.records)} shapes pass, sha256 {found.sha256}")
 
 
 class _supervisor:
-    """The campaign's supervisor, holding it against others. A context manager."""
+    """The campaign's supervisor, holding it against others. A context manager.
 
-    def __init__(self, path: Path, quiet: bool = False):
+    `waiting` is the exit status when the device on another machine has to measure first: 0 where what was handed in is
+    kept meanwhile.
+    """
+
+    def __init__(self, path: Path, quiet: bool = False, waiting: int = 0):
         from atrex.optimize.machine import Supervisor
         from atrex.optimize.served import lab_of
         from atrex.optimize.store import Campaign
 
         campaign = Campaign(path)
-        self._held = campaign.held()
+        self._held, self._waiting = campaign.held(), waiting
         self._supervisor = Supervisor(campaign, lab_of(campaign), (lambda line: None) if quiet else print)
 
     def __enter__(self):
@@ -227,9 +231,9 @@ class _supervisor:
         from atrex.optimize.lab import Pending
 
         self._held.__exit__(kind, error, trace)
-        if isinstance(error, Pending):  # no fault: what was handed in is kept, and its measurement comes from elsewhere
+        if isinstance(error, Pending):
             print(error, file=sys.stderr)
-            raise typer.Exit(0)
+            raise typer.Exit(self._waiting)
 
 
 def _status(campaign, as_json: bool = False) -> None:
