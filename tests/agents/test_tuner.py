@@ -14,8 +14,9 @@ pytest.importorskip("optuna")
 
 from atrex.agents.base import Choice, Task  # noqa: E402
 from atrex.agents.jail import Jail  # noqa: E402
-from atrex.agents.tuner.agent import Tuner, _write  # noqa: E402
+from atrex.agents.tuner.agent import Tuner  # noqa: E402
 from atrex.agents.tuner.knobs import find, values  # noqa: E402
+from atrex.agents.tuner.measuring import write  # noqa: E402
 from atrex.agents.tuner.templates import known, path  # noqa: E402
 from atrex.cli.main import app  # noqa: E402
 from atrex.errors import UserError  # noqa: E402
@@ -109,16 +110,17 @@ def test_without_the_device_the_defaults_are_kept_and_it_says_so(tune):
 def test_a_broken_knob_is_the_reason(tmp_path):
     file = tmp_path / "kernel.py"
     file.write_text("from typing import Literal\nA: Literal[1, 2] = 3\n")
-    events = list(Tuner(Choice("tuner", str(file))).work(Task("scale", "cpp", "", 0.0), None))
+    jail = SimpleNamespace(workspace=tmp_path)
+    events = list(Tuner(Choice("tuner", str(file))).work(Task("scale", "cpp", "", 0.0), jail))
     assert events[-1].how == "error" and "kernel.py:2: A = 3" in events[-1].reason
 
 
-def test_an_operator_without_a_template_is_the_reason():
-    events = list(Tuner(Choice("tuner")).work(Task("l2_norm", "cpp", "", 0.0), None))
+def test_an_operator_without_a_template_is_the_reason(tmp_path):
+    events = list(Tuner(Choice("tuner")).work(Task("l2_norm", "cpp", "", 0.0), SimpleNamespace(workspace=tmp_path)))
     assert events[-1].how == "error" and "no template of l2_norm in cpp" in events[-1].reason
 
 
-@pytest.mark.parametrize("argument", ["0", "no/such.py", "3:no/such.py", "-1"])
+@pytest.mark.parametrize("argument", ["no/such.py", "3:no/such.py", "-1"])
 def test_a_choice_that_cannot_be_is_one_line(argument):
     with pytest.raises(UserError, match="expected tuner, tuner:TRIALS, tuner:FILE or tuner:TRIALS:FILE"):
         Tuner(Choice.parse(f"tuner:{argument}"))
@@ -131,7 +133,7 @@ def test_a_link_that_a_kernel_has_left_is_replaced_and_not_followed(tmp_path):
     workspace.mkdir()
     for name in ("candidate.py", "candidate.py.new"):
         (workspace / name).symlink_to(outside)
-    _write(SimpleNamespace(workspace=workspace), "candidate.py", "new")
+    write(SimpleNamespace(workspace=workspace), "candidate.py", "new")
     assert outside.read_text() == "kept" and not (workspace / "candidate.py").is_symlink()
     assert (workspace / "candidate.py").read_text() == "new"
 

@@ -96,8 +96,8 @@ class Director:
         settings = campaign.settings
         task = Task(
             operator=settings.operator, dsl=settings.dsl, prompt=words, deadline=time.monotonic() + self._seconds,
-            output=output, device="cuda" if settings.device.startswith("cuda") else "cpu", seed=at.number,
-            secrets=self._agent.secrets(),
+            output=output, device="cuda" if settings.device.startswith("cuda") else "cpu",
+            seed=1000 * settings.seed + at.number, secrets=self._agent.secrets(),
         )  # fmt: skip
         account = Account(Budget(seconds=self._seconds))
         log = campaign.path / "transcripts" / f"{root.name}.jsonl"

@@ -42,6 +42,8 @@ def lay_out(campaign: Campaign, at: Position, folder: Path) -> None:
     _write(folder / "roofline.json", campaign.roofline.model_dump(mode="json"))
     if campaign.incumbent is not None:
         shutil.copyfile(campaign.kernel, folder / KERNEL)
+    where = {"step": at.step, "iteration": at.number, "session": campaign.session}
+    _write(folder / "position.json", where)
     memory = [told(record) for record in campaign.visible]
     _write(folder / "memory.json", memory)
     if campaign.has(at.number, "evidence") and at.number:
@@ -66,7 +68,8 @@ def told(record: Record) -> dict:
     """A record as an agent is told it: what was tried, predicted and found."""
     v = record.validation
     return {
-        "iteration": record.number, "category": record.category, "outcome": v.outcome, "reason": v.reason,
+        "iteration": record.number, "session": record.session, "category": record.category, "outcome": v.outcome,
+        "reason": v.reason,
         "change": record.plan.change if record.plan else None,
         "predicted_ratio": record.plan.gain if record.plan else None,
         "measured_ratio": v.ratio, "interval": [v.low, v.high] if v.ratio else None, "S": v.S_i,

@@ -13,9 +13,9 @@ VECTOR: Literal[4, 8, 16, 32] = 8  # elements of one vector
 UNROLL: Literal[1, 2, 4, 8] = 2  # vectors worked on side by side
 BLOCK: Literal[128, 256, 512, 1024, 2048] = 512  # elements staged before they are stored, and given to a thread
 PREFETCH: Literal[0, 256, 512, 1024, 2048, 4096] = 0  # elements read ahead by hand; 0: left to the hardware
-STREAM_KIB: Literal[0, 256, 1024, 4096, 16384, 1048576] = 4096  # outputs from here on go around the caches
-LARGE_PAGES_KIB: Literal[512, 1024, 4096, 16384, 1048576] = 4096  # outputs from here on ask for 2 MiB pages
-PER_THREAD: Literal[2048, 4096, 8192, 16384, 32768] = 8192  # outputs that are worth a thread
+STREAM_KIB: Literal[1048576, 16384, 4096, 1024, 256, 0] = 4096  # outputs from here on go around the caches
+LARGE_PAGES_KIB: Literal[1048576, 16384, 4096, 1024, 512] = 4096  # outputs from here on ask for 2 MiB pages
+PER_THREAD: Literal[32768, 16384, 8192, 4096, 2048] = 8192  # outputs that are worth a thread
 
 DEFINES = (
     f"#define VECTOR {VECTOR}\n#define UNROLL {UNROLL}\n#define BLOCK {BLOCK}\n#define PREFETCH {PREFETCH}\n"
