@@ -3,7 +3,10 @@ import pytest
 from atrex.dsls.cuda import find_nvcc
 from tests.compile.one_process import compile_here
 
-pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="needs nvcc: install the CUDA toolkit, or set CUDA_HOME")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_nvcc() is None, reason="needs nvcc: install the CUDA toolkit, or set CUDA_HOME"),
+]
 
 KERNEL = "__global__ void scale(float* x) { x[threadIdx.x] *= 2; }"
 HEAD = "import ctypes, os, tempfile, torch\nfrom torch.utils.cpp_extension import load, load_inline\n"

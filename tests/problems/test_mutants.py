@@ -17,7 +17,10 @@ from atrex.problems.mutants import Outcome, check_mutants, kill_table
 from atrex.problems.skeleton import new_problem
 
 # The smallest shape of each; the whole table is `atrex suite validate --mutants`.
-SLOW = ("fp8_blockscale_fused_moe", "chunk_gated_delta_rule_state", "block_scaled_mm")
+SLOW = (
+    "fp8_blockscale_fused_moe", "chunk_gated_delta_rule_state", "chunk_delta_rule_output", "gated_delta_rule_update",
+    "block_scaled_mm",
+)  # fmt: skip
 
 
 def smallest(problem):

@@ -40,6 +40,7 @@ HOST_WORK_US = 3000.0  # a CPU that is shared takes a core away every few millis
 HOST_ROUNDS = 5
 REST_SECONDS = 0.005  # until the judge's own OpenMP threads, which have just laid operands, leave the cores alone
 HOST_ROUNDS_IN_DOUBT = 40
+WARM_SHARE = 0.8  # a clock that is 10 % off already shows in the outside times of the calls
 FORGED_SHARE = 0.4  # a shared machine's memory halves its speed from one minute to the next; no time is taken then
 FEWEST_MAILBOXES = 3
 VERIFIED = 2  # calls of a long batch whose outputs are compared with the reference, beyond those that look odd
@@ -326,8 +327,8 @@ def _doubt(claim: float, what: str) -> Doubt:
 
 
 def _floor_of(seen_us: float) -> float:
-    """The least claim that a warm time allows on the CPU."""
-    return 0.9 * seen_us - 2.0
+    """The least claim that a warm time allows on the CPU: honest calls of a millisecond are seen up to 1.1 times it."""
+    return WARM_SHARE * seen_us - 2.0
 
 
 def _nothing() -> None:
