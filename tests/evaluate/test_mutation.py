@@ -10,10 +10,10 @@ from atrex.evaluate.candidates import Candidate
 from atrex.evaluate.unit import Unit, UnitJudge
 from atrex.problems.load import load_problem
 
+pytestmark = pytest.mark.alone
+
 REFERENCE = """
 import torch
-
-pytestmark = pytest.mark.alone
 class Model(torch.nn.Module):
     def forward(self, x, state):
         acc = torch.promote_types(x.dtype, torch.float32)

@@ -18,8 +18,8 @@ from atrex.problems.skeleton import new_problem
 
 # The smallest shape of each; the whole table is `atrex suite validate --mutants`.
 SLOW = (
-    "fp8_blockscale_fused_moe", "chunk_gated_delta_rule_state", "chunk_delta_rule_output", "gated_delta_rule_update",
-    "block_scaled_mm",
+    "attention_forward", "block_scaled_mm", "chunk_delta_rule_output", "chunk_gated_delta_rule_state",
+    "fp8_blockscale_fused_moe", "fused_add_rms_norm", "fused_moe", "fused_rmsnorm_quant", "gated_delta_rule_update",
 )  # fmt: skip
 
 

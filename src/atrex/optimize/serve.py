@@ -64,7 +64,7 @@ def serve(
     answer = Answer(
         bundle=asked.id, campaign=asked.campaign, step=asked.step, number=asked.number, atrex=atrex.__version__,
         judge_code=judge_code(), device=device, device_name=describe(device).name, chip=chip, versions=_versions(),
-        seeds=seeds, started=started, seconds=round(time.monotonic() - began, 3),
+        seeds=seeds, started=started, seconds=time.monotonic() - began,
         files={name: sha256(content) for name, content in measured.items()},
     ).sealed(asked.key)  # fmt: skip
     write_answer(out, answer, measured)
