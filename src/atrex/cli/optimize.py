@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from atrex.errors import UserError
+from atrex.files import read_source
 
 app = typer.Typer(no_args_is_help=True)
 CampaignArgument = Annotated[Path, typer.Argument(metavar="CAMPAIGN", help="The campaign's folder.")]
@@ -157,10 +158,7 @@ def submit(
     campaign: CampaignArgument, file: Annotated[Path, typer.Argument(help="The kernel.")], as_json: JsonOption = False
 ) -> None:
     """Hand in a kernel: the baseline, or the candidate of the planned iteration. It is judged and contested."""
-    try:
-        source = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read as Python source ({error})") from None
+    source = read_source(file)
     with _supervisor(campaign, quiet=as_json) as supervisor:
         record = supervisor.submit(source)
         if as_json:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrex.errors import UserError
+from atrex.files import read_source
 from atrex.scoring.records import Origin
 
 
@@ -70,11 +71,7 @@ def _sets(argument: str) -> list[str]:
 
 
 def _read(path: Path, set_name: str, operator: str) -> Candidate:
-    try:
-        source = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as Python source ({error})") from None
-    return Candidate(path, str(path), set_name, operator, source)
+    return Candidate(path, str(path), set_name, operator, read_source(path))
 
 
 def static_fault(candidate: Candidate, reference_forward, init_kwargs: dict) -> tuple[str, str] | None:

@@ -85,23 +85,21 @@ class OwnClock:
         claim = stats.median(self._samples.us)
         on_device = self._long if claim > LONG_US else self._short
         check = on_device if self._events else self._host
-        if check != self._short:
-            seen, wrong = check(claim)
-        else:  # other load only makes batches longer: in doubt there are more of them, with more room for the host
-            for patience in range(1, TRIES + 1):
-                seen, wrong = self._short(claim, patience)
-                if wrong is None:
-                    break
+        seen, wrong = check(claim)
         if wrong is not None:
             raise wrong
         return seen
 
-    def _short(self, claim: float, patience: int) -> tuple[float, Doubt | None]:
+    def _short(self, claim: float) -> tuple[float, Doubt | None]:
         t, samples = self._t, self._samples
-        seen = self._slope(claim, patience=patience)
-        seen += self._null_wait_us() if samples.waits else t.baseline.null_us
         slack = max(WAITING_SLACK_US, WAITING_SHARE * claim) if samples.waits else max(2.0, 0.10 * claim)
-        return seen, self._differs(claim, seen, slack)
+        for patience in range(1, TRIES + 1):  # other load only makes batches longer
+            seen = self._slope(claim, patience=patience)
+            seen += self._null_wait_us() if samples.waits else t.baseline.null_us
+            wrong = self._differs(claim, seen, slack)
+            if wrong is None:
+                break
+        return seen, wrong
 
     def _differs(self, claim: float, seen: float, slack: float) -> Doubt | None:
         """A claim under what the judge sees is forged or wrong; one over it gains nothing, and is badly measured.
@@ -159,7 +157,7 @@ class OwnClock:
         host_us = 1.5 * self._samples.host_us
         if not self._samples.waits:
             host_us = max(host_us, stats.percentile(self._samples.launch_us, 90))
-        delay = min(patience * (host_us + ROUND_HOST_US + mail_us), self._t.protocol.longest_delay_us)
+        delay = self._t.protocol.bounded(patience * (host_us + ROUND_HOST_US + mail_us))
         few = self._rng.randint(1, 3) if self._usable > 4 else 1
         extra = max(2, min(40, int(WORK_US / (claim + delay + 100.0))))
         many = min(few + extra + self._rng.randint(0, 2), self._usable)

@@ -148,17 +148,12 @@ class Timing:
         """
         host = self._ask(Hosted, {"op": "pilot", "warm": 3, "count": 5}, calls=8).host_us
         samples.host_us = stats.median(host)
-        first = Samples(delay_us=self._delay(2 * max(host) + 200.0))
+        first = Samples(delay_us=self.protocol.bounded(2 * max(host) + 200.0))
         for _ in range(PILOT_CALLS):
             self.call(first, adopt=False)
         samples.waits = first.outlasts
-        wanted = self.protocol.shortest_delay_us if samples.waits else 1.5 * stats.median(first.launch_us) + 50.0
-        samples.delay_us = self._delay(wanted)
+        samples.delay_us = self.protocol.bounded(0.0 if samples.waits else 1.5 * stats.median(first.launch_us) + 50.0)
         return stats.median(first.us)
-
-    def _delay(self, wanted_us: float) -> float:
-        """What the device will really wait: times seen from outside are less this."""
-        return min(wanted_us, self.protocol.longest_delay_us)
 
     def call(self, samples: Samples, adopt: bool) -> None:
         """One timed (or adoption) call with inputs that no earlier call has seen."""
@@ -213,7 +208,7 @@ class Timing:
         self.run(samples, count, watch)
         if samples.waits or samples.late <= LATE_SHARE:
             return samples
-        longer = self._delay(2 * stats.percentile(samples.launch_us, 90))
+        longer = self.protocol.bounded(2 * stats.percentile(samples.launch_us, 90))
         again = Samples(host_us=samples.host_us, delay_us=longer)
         self.run(again, count, watch)
         return again

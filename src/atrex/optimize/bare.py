@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from atrex.errors import UserError
+from atrex.files import read_source
 from atrex.optimize.count import count
 from atrex.optimize.model import BASELINE
 from atrex.optimize.setup import Wish, begin
@@ -48,7 +49,7 @@ def begin_bare(path: Path, wish: Wish, bare: Bare, told: Callable[[str], None] =
     operator = wish.operator or re.sub(r"\W+", "_", bare.kernel.stem.lower()).strip("_")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", operator):
         raise UserError(f"--problem {operator!r}: expected lower-case letters, digits and _, such as rms_norm")
-    source = _text(bare.kernel)
+    source = read_source(bare.kernel)
     if path.exists() and any(path.iterdir()):
         raise UserError(f"{path}: not empty; a campaign needs a folder of its own")
     made = not path.exists()
@@ -72,7 +73,7 @@ def write_problem(
     Without `bare.work` these are counted on `device`, from one run of each shape, and roofline.json says `estimated`.
     Where the reference does not take float64 it is judged by as it stands, with the published tolerance.
     """
-    text, module = _text(bare.reference), load_module(bare.reference)
+    text, module = read_source(bare.reference), load_module(bare.reference)
     if not hasattr(module, "Model"):
         raise UserError(f"{bare.reference}: no class Model; expected the reference, a torch.nn.Module of that name")
     shapes, adapter = _shapes(bare.reference, module)
@@ -81,7 +82,7 @@ def write_problem(
     (folder / "input.py").write_text(text + adapter)
     (folder / "shapes.json").write_text(json.dumps(shapes, indent=1) + "\n")
     if bare.work is not None:
-        (folder / "work.py").write_text(_text(bare.work))
+        (folder / "work.py").write_text(read_source(bare.work))
         generate_roofline(folder)
     make, entries, about = load_module(folder / "input.py"), {}, None
     make = getattr(make, "make_inputs", None) or make._make_inputs
@@ -193,10 +194,3 @@ def _no_oracle(folder: Path, inputs: dict[str, torch.Tensor]) -> str | None:
     except Exception as error:  # noqa: BLE001 - a reference that does not take float64 fails in ways of its own
         return " ".join(str(error).split())[:120]
     return None if found.passed else f"it differs from itself: {found.detail or found.output}"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as Python source ({error})") from None

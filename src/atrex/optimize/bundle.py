@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
-import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -14,6 +13,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from atrex.errors import UserError, first_fault
+from atrex.files import write_bytes
 from atrex.optimize.ask import Ask, sha256
 
 MANIFEST, RESULT = "manifest.json", "result.json"
@@ -114,18 +114,15 @@ def _check(path: Path, files: Mapping[str, bytes], hashes: Mapping[str, str]) ->
 
 
 def _write(path: Path, files: Mapping[str, bytes]) -> None:
-    new = path.with_name(f".{path.name}.new")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, content in files.items():
+            about = tarfile.TarInfo(name)
+            about.size, about.mode = len(content), 0o600
+            tar.addfile(about, io.BytesIO(content))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with new.open("wb") as file:
-            with tarfile.open(fileobj=file, mode="w") as tar:
-                for name, content in files.items():
-                    about = tarfile.TarInfo(name)
-                    about.size, about.mode = len(content), 0o600
-                    tar.addfile(about, io.BytesIO(content))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        write_bytes(path, packed.getvalue())
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from None
 

@@ -31,17 +31,10 @@ def evidence(campaign: Campaign, incumbent: Record, lab: Lab) -> Evidence:
         profile = lab.look(campaign.kernel, worst)
     except UserError as fault:
         profile, notes = None, [f"no profile: {fault}"]
-    if profile is not None and profile.chip == CPU:
+    if profile is not None:
         shapes[worst].figures |= profile.figures()
-        tool, named, notes = f"{profile.tool} {profile.tool_version}", _in_aten(profile), _told(profile)
-    elif profile is not None:
-        from atrex.wiki.advise import advise
-
-        shapes[worst].figures |= profile.figures()
-        advice = advise(profile)
         tool = f"{profile.tool} {profile.tool_version}"
-        named = advice.symptoms[0].title if advice.symptoms else None
-        notes = [advice.verdict, *(symptom.says for symptom in advice.symptoms[1:])]
+        named, notes = (_in_aten(profile), _told(profile)) if profile.chip == CPU else _advised(profile)
     return Evidence(
         tool=tool, incumbent=incumbent.number, shapes=shapes, worst_shape=worst,
         bottleneck=named or _bottleneck(shapes[worst]), lost_us=lost, notes=notes,
@@ -77,6 +70,15 @@ def _shapes(records: Sequence[UnitRecord]) -> dict[str, ShapeEvidence]:
         for record in records
         if record.performance and record.roofline and not record.held_out
     }
+
+
+def _advised(profile: Profile) -> tuple[str | None, list[str]]:
+    """The bottleneck that a device's counters name, if they name one, and what else they say."""
+    from atrex.wiki.advise import advise
+
+    advice = advise(profile)
+    named = advice.symptoms[0].title if advice.symptoms else None
+    return named, [advice.verdict, *(symptom.says for symptom in advice.symptoms[1:])]
 
 
 def _in_aten(profile: Profile) -> str | None:

@@ -19,8 +19,8 @@ import atrex
 from atrex.errors import UserError
 from atrex.evaluate.rundir import now
 from atrex.hardware.detect import describe, parse_device
-from atrex.optimize.ask import Ask, shared_hash
-from atrex.optimize.bundle import Answer, read_bundle, sha256, unpack, write_answer
+from atrex.optimize.ask import Ask, sha256, shared_hash
+from atrex.optimize.bundle import Answer, read_bundle, unpack, write_answer
 from atrex.optimize.lab import Lab, LocalLab, UnitFailed
 from atrex.optimize.model import BASELINE, Settings
 from atrex.optimize.observe import worst_of

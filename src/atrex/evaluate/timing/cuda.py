@@ -68,9 +68,8 @@ class CudaProtocol(Protocol):
         self._scratch.fill_(self._fill)
 
     def delay(self, delay_us: float) -> None:
-        """Keep the device busy for at least `delay_us`, bounded to `shortest_delay_us` .. `longest_delay_us`."""
-        bounded = min(max(delay_us, self.shortest_delay_us), self.longest_delay_us)
-        torch.cuda._sleep(int(bounded * self._cycles_per_us))
+        """Keep the device busy for at least `delay_us`, as far as it is `bounded`."""
+        torch.cuda._sleep(int(self.bounded(delay_us) * self._cycles_per_us))
 
     def timed(
         self,

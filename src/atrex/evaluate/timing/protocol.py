@@ -22,6 +22,10 @@ class Protocol(abc.ABC):
     longest_delay_us: float = math.inf
     launch_us: float = 0.0
 
+    def bounded(self, delay_us: float) -> float:
+        """How long the device really waits where `delay_us` is asked for."""
+        return min(max(delay_us, self.shortest_delay_us), self.longest_delay_us)
+
     @abc.abstractmethod
     def warm_up(self) -> None:
         """Bring the device to its working clocks."""
