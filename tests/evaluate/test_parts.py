@@ -155,6 +155,15 @@ class TestAdoption:
         assert adoption([[nobody, *mine], mine, mine]).share == 1.0
         assert adoption([[nobody, *mine], [nobody, *mine], mine]).share == pytest.approx(0.1)
 
+    def test_a_time_slice_lost_on_the_host_does_not_decide_the_share(self):
+        calls = [self.rows(target=20, torch=700), self.rows(target=4000, torch=700), self.rows(target=20, torch=700)]
+        assert adoption(calls, host=True).share == pytest.approx(20 / 720)
+        assert adoption(calls).share > 0.5
+
+    def test_what_ran_in_one_call_alone_counts_with_its_mean_on_the_host_too(self):
+        calls = [self.rows(target=20), self.rows(target=20), self.rows(target=20, torch=120)]
+        assert adoption(calls, host=True).share == pytest.approx(1 / 3)
+
     def test_the_largest_rest_names_the_shortcut(self):
         assert shortcut(adoption([self.rows(target=1, vendor=5, torch=2)])) == "vendor"
         assert shortcut(adoption([self.rows(dsl=5, torch=2)])) == "substitution"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from statistics import median
+from statistics import mean, median
 from typing import Any, get_args
 
 from atrex.dsls.host_time import ELSEWHERE
@@ -13,27 +13,26 @@ from atrex.scoring.records import Adoption, KernelShare, Owner
 _OWNERS = get_args(Owner)
 
 
-def adoption(calls: list[list[dict[str, Any]]]) -> Adoption | None:
+def adoption(calls: list[list[dict[str, Any]]], host: bool = False) -> Adoption | None:
     """Mean time per call by kernel and owner, and the target DSL's share; None when no call was recorded.
 
     A call that launched nothing at all counts as a call with adoption 0. Host time that no library claims counts with
-    its median over the calls: the interpreter takes hundreds of microseconds more in the first of them.
+    its median over the calls: the interpreter takes hundreds of microseconds more in the first of them. `host`: the
+    times are of the host's clock, which runs on while another process has the core; what ran in every call then counts
+    with its median too, so that one time slice lost by one call does not decide what did the work.
     """
     if not calls:
         return None
-    total: dict[tuple[str, str], float] = defaultdict(float)
-    elsewhere = []
-    for rows in calls:
-        elsewhere.append(sum(float(row["us"]) for row in rows if row["name"] == ELSEWHERE))
+    seen: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * len(calls))
+    for i, rows in enumerate(calls):
         for row in rows:
             owner = row["owner"] if row["owner"] in _OWNERS else "unknown"
-            if row["name"] != ELSEWHERE:
-                total[str(row["name"])[:200], owner] += float(row["us"])
-    if unclaimed := median(elsewhere):
-        total[ELSEWHERE, "unknown"] = unclaimed * len(calls)
+            seen[str(row["name"])[:200], owner][i] += float(row["us"])
+    mean_us = {key: median(us) if key[0] == ELSEWHERE or (host and all(us)) else mean(us) for key, us in seen.items()}
     kernels = [
-        KernelShare(name=name, us=us / len(calls), owner=owner)
-        for (name, owner), us in sorted(total.items(), key=lambda item: -item[1])
+        KernelShare(name=name, us=us, owner=owner)
+        for (name, owner), us in sorted(mean_us.items(), key=lambda item: -item[1])
+        if us > 0
     ]
     whole = sum(k.us for k in kernels)
     target = sum(k.us for k in kernels if k.owner == "target")

@@ -407,7 +407,7 @@ class UnitJudge:
         unit, setup = self.unit, self.setup
         passed = verdict.status is Status.PASSED
         correct = passed or verdict.category in ("over_budget", "beyond_roofline", "unstable")
-        found = adoption(self.samples.adopted)
+        found = adoption(self.samples.adopted, host=setup.device.type == "cpu")
         origin = unit.candidate.origin
         if origin:
             seen = found.kernels if found and setup.device.type == "cuda" else []
