@@ -10,7 +10,8 @@ pytest.importorskip("starlette", reason="needs atrex[serve]")
 from atrex.evaluate.budgets import Budgets
 from atrex.evaluate.engine import Terms
 from atrex.problems.load import load_suite
-from atrex.serve.http import App, is_loopback
+from atrex.serve.access import is_loopback
+from atrex.serve.http import App
 from atrex.serve.order import Limits
 from atrex.serve.service import Service
 

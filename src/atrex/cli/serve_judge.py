@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import stat
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +11,7 @@ from typing import Annotated
 import typer
 
 from atrex.errors import UserError
-
-_SHORTEST_TOKEN = 16
+from atrex.serve.access import address, listen, read_token
 
 
 def serve_judge(
@@ -51,12 +48,10 @@ def serve_judge(
     try:
         import uvicorn
 
-        from atrex.serve.http import App, is_loopback
+        from atrex.serve.http import App
     except ImportError:
         raise UserError("serve-judge needs starlette and uvicorn: pip install 'atrex[serve]'") from None
-    token = _token(token_file)
-    if token is None and not is_loopback(host):
-        raise UserError(f"--host {host}: other machines can reach it; give a token with --token-file or ATREX_TOKEN")
+    token = read_token(token_file, host)
 
     from atrex.evaluate.budgets import Budgets
     from atrex.evaluate.confine import warning
@@ -74,7 +69,7 @@ def serve_judge(
     hidden = tuple(str(path.resolve()) for path in (token_file, suite) if path)
     terms = Terms(Seeds().secret, 1, budgets, suite=suite, hidden=hidden)
     limits = Limits(max_source, max_units, max_seeds, max_seconds, max_queue)
-    listening = _listen(host, port)
+    listening = listen(host, port)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both ways to end are one
     service = None
     try:
@@ -92,8 +87,8 @@ def serve_judge(
             app.asgi, log_level="warning", access_log=False, server_header=False, lifespan="off", ws="none",
             limit_concurrency=2 * max_queue + 32, timeout_graceful_shutdown=5,
         )  # fmt: skip
-        where = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
         named = ", ".join(str(d) for d in devices)
+        where = address(host, listening)
         print(f"judging on {named} at {where}: POST /judge, GET /health; Ctrl-C ends it", file=sys.stderr, flush=True)
         Server(config).run(sockets=[listening])
     except KeyboardInterrupt:
@@ -104,27 +99,3 @@ def serve_judge(
         listening.close()
         if service:
             service.close()
-
-
-def _token(path: Path | None) -> str | None:
-    given = os.environ.pop("ATREX_TOKEN", None)  # no process that is started from here needs it
-    if path is not None:
-        try:
-            if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise UserError(f"--token-file {path}: others can read it; chmod 600 {path}")
-            given = path.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--token-file {path}: cannot be read ({error})") from None
-    if given is None:
-        return None
-    if len(given) < _SHORTEST_TOKEN or not given.isascii() or any(c.isspace() for c in given):
-        where = f"--token-file {path}" if path else "ATREX_TOKEN"
-        raise UserError(f"{where}: expected at least {_SHORTEST_TOKEN} ASCII characters without spaces")
-    return given
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise UserError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from None

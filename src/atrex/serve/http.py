@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,20 +15,11 @@ from starlette.routing import Route
 import atrex
 from atrex.evaluate.budgets import Budgets
 from atrex.problems.model import Suite
+from atrex.serve.access import bears, sent_to_loopback
 from atrex.serve.order import Order, Refused, read_order
 from atrex.serve.service import Job, Service, Unfinished
 
 _BODY_SECONDS = 30.0
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address of a host can mean nothing but this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class App:
@@ -94,12 +82,10 @@ class App:
 
     def _admit(self, request: Request) -> None:
         if self._token is None:
-            # A page in a browser here can send requests too: under a name of its own that points to this machine.
-            if not is_loopback(urlsplit(f"//{request.headers.get('host', '')}").hostname or ""):
+            if not sent_to_loopback(request.headers.get("host", "")):
                 raise Refused(403, "host: without a token only requests to a loopback address are answered")
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if not hmac.compare_digest(given.strip().encode(), self._token) or scheme.lower() != "bearer":
+        if not bears(request.headers.get("authorization", ""), self._token):
             raise Refused(401, "authorization: expected Bearer and the service's token")
 
 
