@@ -45,7 +45,8 @@ def bears(authorization: str, token: bytes) -> bool:
 def read_token(path: Path | None, host: str) -> str | None:
     """The token in a file of mode 0600, else that of ATREX_TOKEN, else None.
 
-    Raises UserError for one that others can read, that is too short, and where `host` is not loopback and there is none.
+    Raises UserError for one that others can read or that is too short, and where there is none and `host` is not
+    loopback.
     """
     given = os.environ.pop("ATREX_TOKEN", None)  # no process that is started from here needs it
     if path is not None:
