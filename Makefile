@@ -1,4 +1,6 @@
 # make demo                calibrate this CPU, judge the example candidates, print the score
+# make test-package        build wheel and sdist, install the wheel in a clean environment, run the demo there
+# make docs                build the documentation into site/
 # make test                lint and tests, with the pinned Triton
 # make test-slow           the tests that take long on the CPU
 # make test-newest-triton  the tests of the DSLs, the compile gate and the examples, with the newest Triton
@@ -12,11 +14,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-newest-triton test-gpu clean
+.PHONY: help demo docs test test-slow test-newest-triton test-package test-gpu clean
 
 ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
 VENV := $(ROOT)/.venv
 NEWEST := $(ROOT)/.venv-newest-triton
+PACKAGE := $(ROOT)/build/package
 INPUTS := $(ROOT)/pyproject.toml $(wildcard $(ROOT)/requirements/*.txt)
 GPU_PYTHON ?= $(VENV)/bin/python
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -52,6 +55,11 @@ $(VENV)/.stamp-test: $(VENV)/.stamp-base
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps "$(call pin,triton,triton)"
 	@touch $@
 
+$(VENV)/.stamp-docs: $(VENV)/.stamp-base
+	$(call say,installing $(call pin,mkdocs-material,ci))
+	$(call install,$(VENV)) -e '$(ROOT)[docs]'
+	@touch $@
+
 $(NEWEST)/.stamp-test: $(INPUTS)
 	$(call create,$(NEWEST))
 	$(call say,installing atrex with the newest triton)
@@ -62,15 +70,11 @@ $(NEWEST)/.stamp-test: $(INPUTS)
 # ---- targets
 
 demo: $(VENV)/.stamp-base
-	@command -v g++ >/dev/null || { echo "error: the demo builds C++ candidates and needs g++" >&2; exit 1; }
-	$(call say,calibrating this CPU)
-	@cd $(ROOT) && $(VENV)/bin/atrex hardware calibrate --device cpu
-	$(call say,judging the example candidates)
-	@cd $(ROOT) && run=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
-		$(VENV)/bin/atrex eval examples/candidates/cpp/rms_norm.py examples/candidates/cpp/silu_and_mul.py \
-			examples/candidates/torch/rms_norm.py examples/candidates/wrong/rms_norm.py \
-			--device cpu --shapes 0-2 --out $$run && \
-		echo "==> score" && $(VENV)/bin/atrex score $$run
+	@cd $(ROOT) && $(VENV)/bin/atrex demo
+
+docs: $(VENV)/.stamp-docs
+	@cd $(ROOT) && $(VENV)/bin/mkdocs build --strict --quiet --site-dir site
+	@echo "$(ROOT)/site/index.html"
 
 test: $(VENV)/.stamp-test
 	$(call say,ruff)
@@ -87,9 +91,23 @@ test-newest-triton: $(NEWEST)/.stamp-test
 	$(call say,pytest with triton $$($(NEWEST)/bin/python -c 'import triton; print(triton.__version__)'))
 	@cd $(ROOT) && $(NEWEST)/bin/python -m pytest -q -m "not gpu" $(wildcard $(ROOT)/tests/dsls $(ROOT)/tests/compile $(ROOT)/tests/examples)
 
+test-package: $(VENV)/.stamp-test
+	$(call say,building sdist and wheel)
+	@rm -rf $(PACKAGE) && mkdir -p $(PACKAGE)
+	@$(VENV)/bin/python -m build --outdir $(PACKAGE)/dist $(ROOT) >$(PACKAGE)/build.log || { tail -20 $(PACKAGE)/build.log >&2; exit 1; }
+	@cd $(ROOT) && ATREX_DIST=$(PACKAGE)/dist $(VENV)/bin/python -m pytest -q tests/test_package.py
+	$(call say,installing the wheel in a clean environment and running the demo there)
+	$(call create,$(PACKAGE)/venv)
+	$(call install,$(PACKAGE)/venv) $(PACKAGE)/dist/*.whl
+	@cd $(PACKAGE) && time venv/bin/atrex demo --out demo
+	$(call say,resolving the extras)
+	@for extra in $$($(VENV)/bin/python -c 'import tomllib; print(*tomllib.load(open("$(ROOT)/pyproject.toml", "rb"))["project"]["optional-dependencies"])'); do \
+		$(PACKAGE)/venv/bin/python -m pip install -q --disable-pip-version-check --dry-run "$$(echo $(PACKAGE)/dist/*.whl)[$$extra]" && echo "$$extra: resolves"; \
+	done
+
 test-gpu: $(if $(filter $(VENV)/bin/python,$(GPU_PYTHON)),$(VENV)/.stamp-test)
 	@cd $(ROOT) && PYTHONPATH=src $(GPU_PYTHON) -m pytest -q -m gpu
 
 clean:
-	@rm -rf $(VENV) $(NEWEST) $(ROOT)/build $(ROOT)/src/*.egg-info $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache
+	@rm -rf $(VENV) $(NEWEST) $(ROOT)/build $(ROOT)/site $(ROOT)/dist $(ROOT)/src/*.egg-info $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache
 	@find $(ROOT)/src $(ROOT)/tests $(ROOT)/examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,6 +12,7 @@ from atrex.cli import (
     attacks,
     baseline,
     compare,
+    demo,
     doctor,
     generate,
     hardware,
@@ -67,6 +68,7 @@ app.command("repro")(repro.repro)
 app.command("serve-judge")(serve_judge.serve_judge)
 app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
+app.command("demo")(demo.demo)
 app.command("agents")(generate.agents)
 optimize_bundle.register(optimize.app)
 app.add_typer(optimize.app, name="optimize", help="Campaigns that make a kernel faster, every claim measured.")

@@ -30,8 +30,8 @@ def kernel_file(card: Card, root: Path) -> Path:
 
 
 def kernel_code(card: Card) -> str | None:
-    """The text of a kernel card's file; None where it did not ship (an example, outside a checkout)."""
-    file = kernel_file(card, Path(atrex.__file__).resolve().parents[2])
+    """The text of a kernel card's file; None where it is gone. The examples ship inside the package."""
+    file = kernel_file(card, Path(atrex.__file__).resolve().parent)
     return file.read_text() if file.is_file() else None
 
 

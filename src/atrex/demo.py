@@ -1,0 +1,88 @@
+"""The demo: what Atrex is for, end to end, on the CPU of any machine.
+
+It runs the commands that a user would type, each shown before it runs, in a folder of its own that then holds the
+candidates and everything that came of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atrex.errors import UserError
+
+EXAMPLES = Path(__file__).parent / "examples"
+"""The example candidates and traces. They ship with the package; in a checkout this is a link to `examples/`."""
+
+CANDIDATES = ("cpp/rms_norm.py", "cpp/silu_and_mul.py", "torch/rms_norm.py", "wrong/rms_norm.py")
+UNSOUND = 1
+"""Exit status of a command that finished, with figures that are not sound (a unit measured beside other work)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of the demo: what it does in the user's words, and the arguments of `atrex`."""
+
+    title: str
+    arguments: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """The command as a user would type it."""
+        return shlex.join(("atrex", *self.arguments))
+
+
+JUDGE = (
+    Step("calibrating this CPU: its ceilings are measured", ("hardware", "calibrate", "--device", "cpu")),
+    Step(
+        "judging four example kernels, one of them wrong on purpose",
+        ("eval", *CANDIDATES, "--device", "cpu", "--shapes", "0-2", "--out", "run"),
+    ),
+    Step("the score", ("score", "run")),
+)
+STEPS: tuple[Step, ...] = JUDGE
+"""What the demo does, in order, all with the demo's folder as the working directory. A further part (a campaign of the
+tuner, a report) is a tuple of steps of its own, appended here."""
+
+
+def run_demo(folder: Path, say: Callable[[str], None], steps: Sequence[Step] = STEPS) -> int:
+    """Run the demo in `folder`, which must not exist yet, and return the exit status for the whole.
+
+    0 when every step went well, 1 when a step finished with figures that are not sound; a step that ends in any other
+    way ends the demo with its status. Raises UserError if the machine lacks what the demo needs or `folder` exists.
+    """
+    if shutil.which("g++") is None:
+        raise UserError("the demo builds C++ candidates and needs g++ (Debian, Ubuntu: apt install g++)")
+    if folder.exists():
+        raise UserError(f"{folder}: is there already, expected a new folder for the demo")
+    try:
+        for path in CANDIDATES:
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(EXAMPLES / "candidates" / path, target)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror})") from None
+    worst = 0
+    for step in steps:
+        say(f"==> {step.title}\n    {step.command}")
+        status = _run(step, folder)
+        if status not in (0, UNSOUND):
+            return status
+        worst = max(worst, status)
+    return worst
+
+
+def _run(step: Step, folder: Path) -> int:
+    command = [sys.executable, "-m", "atrex.cli.main", *step.arguments]
+    # Ctrl-C reaches the child as well, which then closes its run by itself: it is waited for, not killed.
+    with subprocess.Popen(command, cwd=folder) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
