@@ -42,8 +42,19 @@ class SayingLab:
 
     @contextmanager
     def contest(self, incumbent, candidate):
-        a, b = incumbent.read_text(), candidate.read_text()
         self.calls.append("contest")
+        with self._pair(incumbent, candidate) as measure:
+            yield measure
+
+    @contextmanager
+    def heat(self, incumbent, candidate):
+        self.calls.append("heat")
+        with self._pair(incumbent, candidate) as measure:
+            yield measure
+
+    @contextmanager
+    def _pair(self, incumbent, candidate):
+        a, b = incumbent.read_text(), candidate.read_text()
 
         def measure(shapes=None):
             if self._says(b, "flaky", ""):

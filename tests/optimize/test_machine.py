@@ -79,7 +79,7 @@ def test_what_compiles_to_the_same_is_not_measured_again(begin):
     supervisor, _ = begin(lab=lab)
     supervisor.submit(kernel(artifact="abc"))
     record = step(supervisor, kernel(1.5, artifact="abc"))
-    assert record.validation.outcome == "duplicate" and "iteration 0" in record.validation.reason
+    assert record.validation.outcome == "duplicate" and "attempt 0" in record.validation.reason
     assert "contest" not in lab.calls and record.validation.decision is None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +38,7 @@ def init(
     ),
     seed: Annotated[int, typer.Option(help="Of the dropout.")] = 0,
     restarts: Annotated[int, typer.Option(min=0, help="Partial restarts before it ends.")] = 2,
+    width: Annotated[int, typer.Option(min=1, max=16, help="Attempts an iteration makes from one incumbent.")] = 1,
     iterations: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
     budget_usd: Annotated[float | None, typer.Option(help="End when so many dollars are spent.")] = None,
     until_s: Annotated[float | None, typer.Option(help="End when S_i is reached.")] = None,
@@ -52,6 +55,7 @@ def init(
     wish = Wish(
         problem or "", dsl, device or ("cuda:0" if chip else default_device()), shapes, suite, agent, model, error,
         dropout, seed, restarts, iterations, budget_usd, until_s, not keep_duplicates, chip,
+        width,
     )  # fmt: skip
     if bare is None:
         campaign = begin(folder, wish)
@@ -92,104 +96,109 @@ def run(
     campaign: CampaignArgument,
     iterations: Annotated[int | None, typer.Option(min=1, help="Stop here after so many more; go on later.")] = None,
     timeout: Annotated[float, typer.Option(help="Minutes for one session of the agent.")] = 30.0,
+    width: Annotated[int | None, typer.Option(min=1, max=16, help="Attempts an iteration, from now on.")] = None,
 ) -> None:
     """Let the campaign's agent work until it ends. Ctrl-C loses nothing; the same command goes on."""
     from atrex.agents.base import Choice, make
     from atrex.optimize.director import Director
+    from atrex.optimize.verbs import supervised
 
-    with _supervisor(campaign) as supervisor:
+    with _waits(), supervised(campaign, print) as supervisor:
         settings = supervisor.campaign.settings
         if settings.agent is None:
             raise UserError(f"{campaign}: no agent was named at init; use next, plan and submit")
+        if width is not None:
+            supervisor.widen(width)
         agent = make(Choice.parse(settings.agent, settings.model))
         director = Director(supervisor, agent, 60 * timeout, print)
-        most = None if iterations is None else max(len(supervisor.campaign.memory), 1) + iterations
+        most = None if iterations is None else supervisor.campaign.tried + 1 + iterations
         director.run(most)
-        _status(supervisor.campaign)
+    _status(campaign)
 
 
 @app.command(name="next")
 def next_step(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     """Do what is the supervisor's, then lay out in CAMPAIGN/view what the next plan or kernel is to be made from."""
-    from atrex.optimize.view import lay_out, task
+    from atrex.optimize import verbs
 
-    with _supervisor(campaign) as supervisor:
-        at = supervisor.advance()
-        if at.step == "stop":
-            stop = supervisor.go_on()
-            at = supervisor.advance()
-            if not as_json:
-                print(f"{stop.what}: {stop.reason}")
-        folder = campaign / "view"
-        if at.step != "done":
-            lay_out(supervisor.campaign, at, folder)
-        if as_json:
-            print(json.dumps({"step": at.step, "iteration": at.number, "view": str(folder)}))
-        elif at.step == "done":
-            _status(supervisor.campaign)
-        else:
-            print(f"{at.step} of iteration {at.number}; see {folder}\n")
-            print(task(supervisor.campaign, at))
+    with _waits():
+        found = verbs.next_step(campaign, verbs.quiet if as_json else print)
+    at = found.at
+    if as_json:
+        where = {"step": at.step, "iteration": at.number, "view": str(campaign / verbs.VIEW), "most": found.most}
+        print(json.dumps(where))
+        return
+    if found.stop is not None:
+        print(f"{found.stop.what}: {found.stop.reason}")
+    if found.task is None:
+        _status(campaign)
+        return
+    print(f"{at.step} of iteration {at.number}; see {found.view}")
+    if found.most > 1:
+        print(f"up to {found.most} plans" if at.step == "plan" else f"{found.most} kernels, one for each plan")
+    print(f"\n{found.task}")
 
 
 @app.command()
 def plan(
     campaign: CampaignArgument,
-    file: Annotated[Path | None, typer.Argument(help="The plan, as JSON.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Plans as JSON, as many as --width at most.")] = None,
     none: Annotated[str | None, typer.Option("--none", help="No direction is left, and why.")] = None,
 ) -> None:
-    """Hand in the plan of an iteration, or say that there is none."""
+    """Hand in the plans of an iteration, one for each attempt, or say that there is none."""
+    from atrex.optimize import verbs
     from atrex.optimize.model import Plan
     from atrex.optimize.store import parse
 
-    if (file is None) == (none is None):
+    if bool(files) == (none is not None):
         raise UserError("plan: expected a file or --none WHY")
-    with _supervisor(campaign, waiting=2) as supervisor:
-        supervisor.advance()
-        if none is not None:
-            print(supervisor.no_direction(none).what)
-        else:
-            supervisor.plan(parse(file, Plan))
-            print("planned; hand in the kernel with: atrex optimize submit")
+    with _waits(2):
+        ended = verbs.plan(campaign, [parse(file, Plan) for file in files or []], none, print)
+    print(ended.what if ended else f"{_count(files, 'plan')}; hand in the kernels with: atrex optimize submit")
 
 
 @app.command()
 def submit(
-    campaign: CampaignArgument, file: Annotated[Path, typer.Argument(help="The kernel.")], as_json: JsonOption = False
+    campaign: CampaignArgument,
+    files: Annotated[list[Path], typer.Argument(help="The kernel; with several plans one for each, in their order.")],
+    as_json: JsonOption = False,
 ) -> None:
-    """Hand in a kernel: the baseline, or the candidate of the planned iteration. It is judged and contested."""
-    source = read_source(file)
-    with _supervisor(campaign, quiet=as_json) as supervisor:
-        record = supervisor.submit(source)
-        if as_json:
-            print(record.model_dump_json() if record else "null")
-        if record is None:
-            raise typer.Exit(1)
+    """Hand in kernels: the baseline, or the candidates of the planned iteration. They are judged and contested."""
+    from atrex.optimize import verbs
+
+    sources = [read_source(file) for file in files]
+    with _waits():
+        records, at = verbs.submit(campaign, sources, verbs.quiet if as_json else print)
+    if as_json:
+        each = [record.model_dump_json() for record in records]
+        print(f"[{', '.join(each)}]" if len(files) > 1 else (each or ["null"])[-1])
+    elif at.step == "candidate":
+        print(f"{_count(files, 'kernel')} kept; that of attempt {at.number} is waited for")
+    if at.step == "baseline":
+        raise typer.Exit(1)
 
 
 @app.command()
 def stop(campaign: CampaignArgument, reason: Annotated[str, typer.Option(help="Why.")] = "stopped by hand") -> None:
     """End a campaign."""
-    with _supervisor(campaign) as supervisor:
-        supervisor.stop(reason)
-        _status(supervisor.campaign)
+    from atrex.optimize import verbs
+
+    verbs.stop(campaign, reason)
+    _status(campaign)
 
 
 @app.command()
 def status(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     """Where a campaign stands."""
-    from atrex.optimize.store import Campaign
-
-    _status(Campaign(campaign), as_json)
+    _status(campaign, as_json)
 
 
 @app.command()
 def log(campaign: CampaignArgument) -> None:
     """A campaign as a story: what was seen, planned, predicted, measured, and decided."""
-    from atrex.optimize.log import story
-    from atrex.optimize.store import Campaign
+    from atrex.optimize import verbs
 
-    for text in story(Campaign(campaign)):
+    for text in verbs.log(campaign):
         print(text)
 
 
@@ -199,63 +208,46 @@ def pack(
 ) -> None:
     """Hand over the accepted kernel: one self-contained file, judged again in a clean process with new seeds."""
     from atrex.optimize.pack import pack as packed
+    from atrex.optimize.verbs import supervised
 
-    with _supervisor(campaign, waiting=2) as supervisor:
+    with _waits(2), supervised(campaign, print) as supervisor:
         found = packed(supervisor.campaign, supervisor.lab, out)
         print(f"{found.path}: {len(found.records)} shapes pass, sha256 {found.sha256}")
 
 
-class _supervisor:
-    """The campaign's supervisor, holding it against others. A context manager.
+@contextmanager
+def _waits(status: int = 0) -> Iterator[None]:
+    """Say it and end when the device on another machine has to measure first; with status 0 where what was handed in is
+    kept meanwhile."""
+    from atrex.optimize.lab import Pending
 
-    `waiting` is the exit status when the device on another machine has to measure first: 0 where what was handed in is
-    kept meanwhile.
-    """
-
-    def __init__(self, path: Path, quiet: bool = False, waiting: int = 0):
-        from atrex.optimize.machine import Supervisor
-        from atrex.optimize.served import lab_of
-        from atrex.optimize.store import Campaign
-
-        campaign = Campaign(path)
-        self._held, self._waiting = campaign.held(), waiting
-        self._supervisor = Supervisor(campaign, lab_of(campaign), (lambda line: None) if quiet else print)
-
-    def __enter__(self):
-        self._held.__enter__()
-        return self._supervisor
-
-    def __exit__(self, kind, error, trace):
-        from atrex.optimize.lab import Pending
-
-        self._held.__exit__(kind, error, trace)
-        if isinstance(error, Pending):
-            print(error, file=sys.stderr)
-            raise typer.Exit(self._waiting)
+    try:
+        yield
+    except Pending as pending:
+        print(pending, file=sys.stderr)
+        raise typer.Exit(status) from None
 
 
-def _status(campaign, as_json: bool = False) -> None:
-    from atrex.optimize.director import spent_of
-    from atrex.optimize.machine import position
+def _status(campaign: Path, as_json: bool = False) -> None:
+    from atrex.optimize import verbs
 
-    at, memory, best = position(campaign), campaign.memory, campaign.incumbent
-    accepted = [record.number for record in memory if record.accepted]
-    spent = spent_of(campaign.path)
-    about = {
-        "operator": campaign.settings.operator, "dsl": campaign.settings.dsl, "chip": campaign.settings.chip,
-        "step": at.step, "iteration": at.number, "iterations": max(len(memory) - 1, 0), "accepted": accepted,
-        "S": best.validation.S_i if best else None, "S_baseline": memory[0].validation.S_i if memory else None,
-        "session": campaign.session, "hidden": len(memory) - len(campaign.visible), "tokens": spent.tokens,
-        "usd": spent.usd,
-    }  # fmt: skip
+    about = verbs.status(campaign)
     if as_json:
         print(json.dumps(about))
         return
-    print(f"{about['operator']} in {about['dsl']} on {about['chip']}: {at.step} of iteration {at.number}")
-    if best:
+    print(
+        f"{about['operator']} in {about['dsl']} on {about['chip']}: {about['step']} of iteration {about['iteration']}"
+    )
+    if about["accepted"]:
         first, now = (f"{v:.3f}" if v is not None else "-" for v in (about["S_baseline"], about["S"]))
-        promoted = len(accepted) - 1
-        print(f"S {first} -> {now}; {about['iterations']} iterations, {promoted} promoted, session {campaign.session}")
+        made = f"{about['iterations']} iterations"
+        if about["attempts"] != about["iterations"]:
+            made += f" with {about['attempts']} attempts"
+        print(f"S {first} -> {now}; {made}, {len(about['accepted']) - 1} promoted, session {about['session']}")
+
+
+def _count(files: list[Path], what: str) -> str:
+    return f"{len(files)} {what}{'s' * (len(files) != 1)}"
 
 
 def _cards(cards: dict[str, str]) -> str:

@@ -18,11 +18,12 @@ import atrex
 from atrex.errors import UserError
 from atrex.evaluate.rundir import now
 from atrex.files import write
+from atrex.optimize.field import Earlier
 from atrex.optimize.machine import Position, words
 from atrex.optimize.model import BASELINE, Settings
 from atrex.optimize.observe import worst_of
 from atrex.optimize.store import KERNEL, PROBLEM, Campaign, parse
-from atrex.optimize.validate import decisions_of, measured_artifacts
+from atrex.optimize.validate import decisions_of, earlier_of
 from atrex.problems.load import SHIPPED, load_suite
 
 CANDIDATE = "candidate.py"
@@ -32,9 +33,10 @@ Asked = Literal["evidence", "validation", "pack"]
 class Ask(BaseModel):
     """One question. `files` are SHA-256 by name of all that travels with it; `key` seals the answer.
 
-    evidence: a look at the kernel on `shape`. validation: the judge on the candidate and, beyond the baseline, the
-    contest with the kernel as the campaign's `decision`-th; `earlier` are artifacts that were measured, with their
-    iteration. pack: the judge on the kernel. `shared` is the hash of what the shipped problems have in common.
+    evidence: a look at the kernel on `shape`. validation: the judge on the candidates (of `attempts`, none named for a
+    single one) and, beyond the baseline, the heats among them and the contest of one of them with the kernel as the
+    campaign's `decision`-th; `earlier` and `sources` are artifacts and sources that were measured, with their attempt.
+    pack: the judge on the kernel. `shared` is the hash of what the shipped problems have in common.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -43,11 +45,13 @@ class Ask(BaseModel):
     campaign: str
     step: Asked
     number: int
+    attempts: list[int] = Field(default_factory=list)
     key: str
     settings: Settings
     shape: str | None = None
     decision: int | None = None
     earlier: dict[str, int] = Field(default_factory=dict)
+    sources: dict[str, int] = Field(default_factory=dict)
     files: dict[str, str]
     shared: str
     atrex: str
@@ -64,17 +68,35 @@ class Ask(BaseModel):
 
     @property
     def what(self) -> str:
-        return f"the {self.step} of iteration {self.number}"
+        more = f" ({len(self.attempts)} attempts)" if self.attempts else ""
+        return f"the {self.step} of iteration {self.number}{more}"
 
     @property
-    def subject(self) -> str:
-        """Name of the file that is judged or looked at."""
-        return CANDIDATE if self.step == "validation" else KERNEL
+    def subjects(self) -> dict[int, str]:
+        """Names of the files that are judged or looked at, by the number of the attempt."""
+        if self.attempts:
+            return {number: candidate_name(number) for number in self.attempts}
+        return {self.number: CANDIDATE if self.step == "validation" else KERNEL}
+
+    @property
+    def digests(self) -> dict[int, str]:
+        """SHA-256 of those files."""
+        return {number: self.files[name] for number, name in self.subjects.items()}
+
+    @property
+    def before(self) -> Earlier:
+        """What the campaign has measured."""
+        return Earlier(self.earlier, self.sources, self.settings.deduplicate and self.decision is not None)
 
     def same(self, other: Ask) -> bool:
         """Whether both ask the same of the same content."""
         drawn = {"key", "created"}
         return self.model_dump(exclude=drawn) == other.model_dump(exclude=drawn)
+
+
+def candidate_name(number: int) -> str:
+    """Under which one of several candidates travels."""
+    return f"candidate-{number:04d}.py"
 
 
 def sha256(content: bytes) -> str:
@@ -107,18 +129,24 @@ def ask(campaign: Campaign, at: Position) -> tuple[Ask, dict[str, bytes]]:
     files = problem_files(campaign)
     if campaign.incumbent is not None:
         files[KERNEL] = campaign.kernel.read_bytes()
-    if step == "validation":
+    attempts = campaign.attempts(number) if step == "validation" else []
+    if len(attempts) > 1:
+        files |= {candidate_name(each): campaign.candidate(each).read_bytes() for each in attempts}
+    elif step == "validation":
         files[CANDIDATE] = campaign.candidate(number).read_bytes()
     contest = step == "validation" and number != BASELINE
+    before = earlier_of(campaign) if contest and campaign.settings.deduplicate else Earlier()
     new = Ask(
         campaign=campaign_id(campaign),
         step=step,
         number=number,
+        attempts=attempts if len(attempts) > 1 else [],
         key=secrets.token_hex(32),
         settings=campaign.settings.model_copy(update={"suite": None}),  # a path means nothing on another machine
         shape=worst_of(campaign.judged(campaign.incumbent.number)) if step == "evidence" else None,
         decision=decisions_of(campaign) + 1 if contest else None,
-        earlier=measured_artifacts(campaign) if contest and campaign.settings.deduplicate else {},
+        earlier=dict(before.artifacts),
+        sources=dict(before.sources),
         files={name: sha256(content) for name, content in sorted(files.items())},
         shared=shared_hash(),
         atrex=atrex.__version__,

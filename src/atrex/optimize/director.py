@@ -44,17 +44,20 @@ class Director:
         self._redactor = Redactor(agent.secrets())
 
     def run(self, most: int | None = None) -> None:
-        """Until the campaign is done, or its memory holds `most` records.
+        """Until the campaign is done, or its memory holds `most` iterations, the baseline among them.
 
         Raises UserError when the agent leaves nothing usable in a few sessions.
         """
         while (at := self._supervisor.advance()).step != "done":
-            if self._over_budget() or (most is not None and len(self._campaign.memory) >= most):
+            if self._over_budget() or (most is not None and self._remembered() >= most):
                 return
             if at.step == "stop":
                 self._supervisor.go_on()
                 continue
             self._step(at)
+
+    def _remembered(self) -> int:
+        return self._campaign.tried + bool(self._campaign.memory)
 
     def _step(self, at: Position) -> None:
         said = ""
@@ -80,7 +83,7 @@ class Director:
             if isinstance(data, dict) and set(data) == {"no_direction"}:
                 self._supervisor.no_direction(str(data["no_direction"])[:300])
                 return
-            self._supervisor.plan(Plan.model_validate(data))
+            self._supervisor.plan(Plan.model_validate(data), more=True)
             return
         self._supervisor.submit(found)
 

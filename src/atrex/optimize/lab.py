@@ -41,6 +41,10 @@ class Lab(Protocol):
     def contest(self, incumbent: Path, candidate: Path) -> Iterator[Round]:
         """Something that measures both once, shape after shape, in a drawn order. It raises UnitFailed."""
 
+    @contextmanager
+    def heat(self, incumbent: Path, candidate: Path) -> Iterator[Round]:
+        """As a contest; its rounds select the candidate that is contested, and no contest uses them again."""
+
     def look(self, source: Path, shape: str) -> Evidence | None:
         """What a profiler says of a kernel on one shape; None where there is none."""
 
@@ -79,6 +83,8 @@ class LocalLab:
                     raise UnitFailed(stopped.record, stopped.record.candidate == str(candidate)) from None
 
             yield measure
+
+    heat = contest
 
     def look(self, source: Path, shape: str) -> Evidence | None:
         from atrex.hardware.detect import describe

@@ -2,6 +2,7 @@
 
 One iteration: evidence -> knowledge -> plan -> candidate -> validation -> memory -> stop. The supervisor makes all of
 them but plan and candidate, which come from an agent or a person; each is refused while the one before it is missing.
+An iteration has up to as many plans and candidates as its width, all of them from the same incumbent.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from atrex.errors import UserError
 from atrex.evaluate.rundir import now
 from atrex.optimize.dropout import POLICIES, draw
 from atrex.optimize.lab import Lab
-from atrex.optimize.model import BASELINE, Mask, Plan, Record, Stop
+from atrex.optimize.model import BASELINE, Closed, Mask, Plan, Record, Stop, Width
 from atrex.optimize.observe import evidence, knowledge
 from atrex.optimize.store import Campaign
 from atrex.optimize.validate import validate
@@ -23,12 +24,11 @@ from atrex.optimize.validate import validate
 Step = Literal["baseline", "evidence", "knowledge", "plan", "candidate", "validation", "memory", "stop", "mask", "done"]
 WAITS: frozenset[Step] = frozenset(("baseline", "plan", "candidate", "stop", "done"))
 """Steps that are not the supervisor's: it waits there."""
-_IN_ORDER: tuple[Step, ...] = ("evidence", "knowledge", "plan", "candidate", "validation")
 
 
 @dataclass(frozen=True)
 class Position:
-    """The next step, of which iteration."""
+    """The next step, of which attempt; of what an iteration has once, that of its first one."""
 
     step: Step
     number: int
@@ -36,26 +36,36 @@ class Position:
 
 def position(campaign: Campaign) -> Position:
     """Where a campaign stands."""
-    number = campaign.numbers[-1] if campaign.numbers else BASELINE
+    number = campaign.step
     if campaign.has(number, "stop"):
         what = campaign.get(number, "stop").what
         if what == "stop":
             return Position("done", number)
         if what == "restart" and all(mask.after != number for mask in campaign.masks):
             return Position("mask", number)
-        return Position("evidence", number + 1)
+        return Position("evidence", number + max(1, len(campaign.attempts(number))))
     if number == BASELINE:
         if not campaign.has(number, "candidate"):
             return Position("baseline", number)
         if not campaign.has(number, "validation"):
             return Position("validation", number)
-    else:
-        for step in _IN_ORDER:
-            if not campaign.has(number, step):
-                return Position(step, number)
-    if not campaign.remembers(number):
-        return Position("memory", number)
-    return Position("evidence", 1) if number == BASELINE else Position("stop", number)
+        return Position("evidence", 1) if campaign.remembers(number) else Position("memory", number)
+    if not campaign.has(number, "evidence"):
+        return Position("evidence", number)
+    if not campaign.has(number, "knowledge"):
+        return Position("knowledge", number)
+    attempts = campaign.attempts(number)
+    if len(attempts) < campaign.width(number) and not (attempts and campaign.has(number, "closed")):
+        return Position("plan", number + len(attempts))
+    for each in attempts:
+        if not campaign.has(each, "candidate"):
+            return Position("candidate", each)
+    if not all(campaign.has(each, "validation") for each in attempts):
+        return Position("validation", number)
+    for each in attempts:
+        if not campaign.remembers(each):
+            return Position("memory", each)
+    return Position("stop", number)
 
 
 class Supervisor:
@@ -73,19 +83,79 @@ class Supervisor:
     # -- what comes from outside -----------------------------------------------------------------------------------
 
     def submit(self, source: str) -> Record | None:
-        """Take a kernel: the baseline, or the candidate of a planned iteration; validate it. Its record.
+        """Take a kernel: the baseline, or the next candidate of a planned iteration. Its record, once there is one.
 
-        None for a baseline that did not pass: it is put aside, and another one is waited for.
+        None for a baseline that did not pass: it is put aside, and another one is waited for. None too while other
+        candidates of the iteration are waited for.
         """
         at = self._expect("baseline", "candidate")
-        self.campaign.put(at.number, "candidate", source)
-        self.advance()
-        found = [record for record in self.campaign.memory if record.number == at.number]
-        return found[0] if found else None
+        found = self.submit_all(source)
+        return next((record for record in found if record.number == at.number), None)
 
-    def plan(self, plan: Plan) -> None:
-        """Take the plan of an iteration. Refused: cards that do not exist, and figures without a card."""
-        at = self._expect("plan")
+    def submit_all(self, *sources: str) -> list[Record]:
+        """Take kernels: a candidate for each plan, in their order, or for as many as wait for one; validate them.
+
+        The iteration's records, none while another candidate is waited for. Candidates that are there already are not
+        replaced: handing in all of them again is harmless.
+        """
+        at, campaign = self._expect("baseline", "candidate"), self.campaign
+        first = campaign.first_of(at.number)
+        attempts = campaign.attempts(first) or [BASELINE]
+        waiting = [number for number in attempts if not campaign.has(number, "candidate")]
+        taken = attempts if len(sources) == len(attempts) else waiting
+        if not 0 < len(sources) <= len(taken):
+            raise UserError(f"submit: {len(sources)} kernels; {words(at)} is waited for, {len(waiting)} in all")
+        given = list(zip(taken, sources, strict=False))
+        for number, source in given:
+            there = campaign.candidate(number)
+            if there.exists() and there.read_text(encoding="utf-8").rstrip("\n") != source.rstrip("\n"):
+                raise UserError(f"submit: attempt {number} has another kernel already; hand in those that wait for one")
+        for number, source in given:
+            campaign.put(number, "candidate", source)
+        self.advance()
+        return [record for record in campaign.memory if record.number in attempts]
+
+    def plan(self, *plans: Plan, more: bool = False) -> None:
+        """Take the plans of an iteration, one an attempt. With `more`, others may follow up to the iteration's width.
+
+        Refused: cards that do not exist, figures without a card, more plans than the width, with `more` one that is
+        there already.
+        """
+        at, campaign = self._expect("plan"), self.campaign
+        first = campaign.first_of(at.number)
+        there = [campaign.get(number, "plan") for number in campaign.attempts(first)]
+        new = [plan for i, plan in enumerate(plans) if plan not in there and plan not in plans[:i]]
+        if more and len(new) < len(plans):
+            raise UserError("plan: another attempt of this iteration has the same plan; plan another change")
+        width = campaign.width(first)
+        if len(there) + len(new) > width or not (there or new):
+            raise UserError(f"plan: {len(there) + len(new)} plans; an iteration of this campaign takes 1 to {width}")
+        for plan in new:
+            self._stands(plan)
+        for i, plan in enumerate(new):
+            campaign.put(first + len(there) + i, "plan", plan)
+        if not more:
+            self.close("all plans are there")
+
+    def close(self, reason: str) -> None:
+        """No more plans are to come for the iteration at hand. Raises UserError while there is none."""
+        at = position(self.campaign)
+        if at.step == "plan":
+            first = self.campaign.first_of(at.number)
+            attempts = len(self.campaign.attempts(first))
+            if attempts == 0:
+                raise UserError(f"{self.campaign.path}: iteration {first} has no plan yet")
+            self.campaign.put(first, "closed", Closed(attempts=attempts, reason=reason))
+
+    def widen(self, width: int) -> None:
+        """Make up to so many attempts an iteration, from the next one on that has no plan yet."""
+        at, first = position(self.campaign), self.campaign.step
+        unplanned = at.step in ("evidence", "knowledge") or (at.step == "plan" and at.number == first)
+        since = at.number if unplanned else first + 1
+        if self.campaign.width(since) != width:
+            self.campaign.widen(Width(since=since, width=width, created=now()))
+
+    def _stands(self, plan: Plan) -> None:
         from atrex.wiki.hardware import sheets
         from atrex.wiki.load import card_files
 
@@ -95,11 +165,16 @@ class Supervisor:
                 raise UserError(f"plan: cards: {card!r} is no card of the wiki; atrex wiki search finds them")
         if not plan.cards:
             raise UserError("plan: cards: none is named; a plan stands on cards that were opened")
-        self.campaign.put(at.number, "plan", plan)
 
     def no_direction(self, reason: str) -> Stop:
-        """The agent sees no direction left: restart with part of the memory hidden, or stop when no restart is left."""
+        """The agent sees no direction left: restart with part of the memory hidden, or stop when no restart is left.
+
+        With plans of the iteration at hand there already, it goes on with those.
+        """
         at = self._expect("plan", "stop")
+        if at.step == "plan" and self.campaign.attempts(self.campaign.first_of(at.number)):
+            self.close(reason)
+            return Stop(what="continue", reason=reason)
         settings, left = self.campaign.settings, self.campaign.settings.restarts - self.campaign.session
         stop = Stop(what="restart" if left > 0 else "stop", reason=reason)
         self.campaign.put(at.number, "stop", stop)
@@ -121,7 +196,11 @@ class Supervisor:
             return
         if self.campaign.incumbent is None:
             raise UserError("no baseline yet: there is nothing to stop")
-        self.campaign.put(max(at.number, 1), "stop", Stop(what="stop", reason=reason, external=True))
+        if at.step == "mask":
+            self._mask(at.number)
+            at = position(self.campaign)
+        number = at.number if at.step == "evidence" else self.campaign.first_of(at.number)
+        self.campaign.put(max(number, 1), "stop", Stop(what="stop", reason=reason, external=True))
 
     def _expect(self, *steps: Step) -> Position:
         at = position(self.campaign)
@@ -138,12 +217,13 @@ class Supervisor:
         self.campaign.put(number, "knowledge", knowledge(self.campaign, self.campaign.get(number, "evidence")))
 
     def _validation(self, number: int) -> None:
-        found = validate(self.campaign, number, self.lab)
-        if number == BASELINE and not found.accepted:
-            self._told(f"baseline: {found.outcome}: {found.reason}")
-            self._put_aside(found.outcome, found.model_dump_json(indent=1))
-            return
-        self.campaign.put(number, "validation", found)
+        numbers = [BASELINE] if number == BASELINE else self.campaign.attempts(number)
+        for each, found in validate(self.campaign, numbers, self.lab):
+            if number == BASELINE and not found.accepted:
+                self._told(f"baseline: {found.outcome}: {found.reason}")
+                self._put_aside(found.outcome, found.model_dump_json(indent=1))
+                return
+            self.campaign.put(each, "validation", found)
 
     def _put_aside(self, outcome: str, why: str) -> None:
         """Keep a kernel that is no baseline; a correct fallback as vanilla.py, for comparison."""
@@ -157,7 +237,7 @@ class Supervisor:
     def _memory(self, number: int) -> None:
         campaign = self.campaign
         validation = campaign.get(number, "validation")
-        incumbent = campaign.incumbent
+        incumbent = campaign.incumbent_before(campaign.first_of(number))
         if validation.accepted:
             campaign.accept(number)
         record = Record(
@@ -184,7 +264,7 @@ class Supervisor:
 
     def _external(self) -> Stop | None:
         settings, campaign = self.campaign.settings, self.campaign
-        tried, best = len(campaign.memory) - 1, campaign.incumbent.validation.S_i
+        tried, best = campaign.tried, campaign.incumbent.validation.S_i
         if settings.iterations is not None and tried >= settings.iterations:
             return Stop(what="stop", reason=f"{tried} iterations", external=True)
         if settings.until_s is not None and best is not None and best >= settings.until_s:

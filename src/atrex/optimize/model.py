@@ -22,6 +22,7 @@ class _Form(BaseModel):
 class Settings(_Form):
     """What a campaign optimizes, and within which bounds. `iterations`, `usd` and `until_s` are external stops.
 
+    `width` is how many attempts an iteration makes at most, all of them from the same incumbent.
     `error` is the chance of any promotion without a gain over the whole campaign. `informed` says that the agent was
     shown more than it may see in a comparable campaign. `elsewhere`: the device is on another machine, and measurements
     travel in bundles.
@@ -41,6 +42,7 @@ class Settings(_Form):
     policy: str = "uniform"
     seed: int = 0
     restarts: int = Field(2, ge=0)
+    width: int = Field(1, ge=1, le=16)
     iterations: int | None = Field(None, ge=1)
     usd: float | None = Field(None, gt=0)
     until_s: float | None = Field(None, gt=0)
@@ -126,14 +128,33 @@ class Plan(_Form):
     figures: dict[str, str] = Field(default_factory=dict)
 
 
+class Closed(_Form):
+    """No more attempts of an iteration are to come than the plans that are there, though its width would allow them."""
+
+    attempts: int = Field(ge=1)
+    reason: str
+
+
+class Width(_Form):
+    """From iteration `since` on, up to `width` attempts are made."""
+
+    since: int
+    width: int = Field(ge=1, le=16)
+    created: str
+
+
 class Validation(_Form):
     """What the judge and the contest said of one candidate. Times in microseconds, `ratio` incumbent over candidate.
 
-    `outcome`: baseline, promoted, no_gain, slower_shape, failed (a gate), fallback (not dominant), duplicate (compiled
-    to what was measured already).
+    `outcome`: baseline, promoted, no_gain, slower_shape, failed (a gate), fallback (not dominant), duplicate (the
+    source of another one, or compiled to what was measured already), not_selected (another attempt of the iteration
+    looked better in the heats; `ratio`, `low` and `high` are of its heat, and no decision).
+    `seconds` is what it took; of attempts that were measured in one bundle an equal share.
     """
 
-    outcome: Literal["baseline", "promoted", "no_gain", "slower_shape", "failed", "fallback", "duplicate"]
+    outcome: Literal[
+        "baseline", "promoted", "no_gain", "slower_shape", "failed", "fallback", "duplicate", "not_selected"
+    ]
     candidate_sha256: str
     artifact: str | None
     reason: str | None = None
@@ -155,7 +176,10 @@ class Validation(_Form):
 
 
 class Record(_Form):
-    """One entry of the memory: what was tried, why, what was expected, and what came of it."""
+    """One entry of the memory: what was tried, why, what was expected, and what came of it.
+
+    `incumbent` is the kernel that it set out from.
+    """
 
     number: int
     incumbent: int | None

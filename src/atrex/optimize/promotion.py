@@ -5,6 +5,13 @@ The series of decisions has no planned end, so each gets a share of the campaign
 candidate that does not look faster is let go early, which costs no error. Overall faster is not enough: a shape that is
 shown to be slower, by a bound that holds for all shapes at once, is measured again, and blocks the promotion when it is
 shown slower again.
+
+An iteration may have several candidates from one incumbent. They are not tested one by one, which would spend a share
+of the error for each, smaller from one to the next. Each is set against the incumbent for `HEAT_ROUNDS` rounds (heats),
+the one with the largest mean log ratio is selected, and it alone is decided on, with measurements made after the
+selection. Heats favour whoever was lucky in them, but what the decision stands on is independent of them: whichever
+candidate comes, one that is no faster is promoted with at most the decision's share. So an iteration spends one
+decision, however wide it is. A candidate that was not selected is not rejected: it may be handed in again.
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ CAMPAIGN_ERROR = 0.05
 FUTILE_AFTER, FUTILE_WINS = 4, 1  # so few rounds won of the first ones: no gain is in sight
 SLOWDOWN, SLOWDOWN_US = 0.02, 0.3  # a shape may lose the larger of the two
 BLOCK_ERROR = 0.05
+HEAT_ROUNDS = 3  # the fewest that give an interval; they select, and decide nothing
 _FLIPS = 4000
 
 Round = Callable[[Collection[str] | None], Mapping[str, Pair]]

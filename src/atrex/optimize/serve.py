@@ -11,6 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,15 @@ from atrex.evaluate.rundir import now
 from atrex.hardware.detect import describe, parse_device
 from atrex.optimize.ask import Ask, sha256, shared_hash
 from atrex.optimize.bundle import Answer, read_bundle, unpack, write_answer
+from atrex.optimize.field import Heat, narrow, run_heat, short_of_contest
 from atrex.optimize.lab import Lab, LocalLab, UnitFailed
-from atrex.optimize.model import BASELINE, Settings
+from atrex.optimize.model import Settings
 from atrex.optimize.observe import worst_of
-from atrex.optimize.promotion import Rule, decide
+from atrex.optimize.promotion import Round, Rule, decide
 from atrex.optimize.store import KERNEL, PROBLEM
-from atrex.optimize.validate import short_of_contest
 from atrex.scoring.records import Status, UnitRecord
 
-JUDGE, CONTEST, LOOK = "judge.jsonl", "contest.json", "look.json"
+JUDGE, HEATS, CONTEST, LOOK = "judge.jsonl", "heats.json", "contest.json", "look.json"
 _CODE = ("dsls", "evaluate", "hardware", "problems", "roofline", "scoring")
 MakeLab = Callable[[Settings, Path], Lab]
 
@@ -96,46 +97,95 @@ def _fitting(bundle: Path, asked: Ask, device: str) -> str:
 
 
 def _measure(asked: Ask, folder: Path, lab: Lab, told: Callable[[str], None]) -> dict[str, bytes]:
-    subject, found = folder / asked.subject, {}
     if asked.step == "evidence":
-        found[LOOK] = _look(lab, subject, asked.shape)
-        return found
-    told(f"judging {len(asked.settings.shapes)} shapes")
-    records = lab.judge(subject)
-    passed = sum(record.verdict.status is Status.PASSED for record in records)
-    told(f"  {passed} of {len(records)} units pass")
-    found[JUDGE] = "".join(record.model_dump_json() + "\n" for record in records).encode()
-    if asked.step == "pack" or short_of_contest(records, asked.earlier):
-        return found
-    promoted = True
-    if asked.number != BASELINE:
-        promoted, contest = _contest(asked, folder / KERNEL, subject, lab, told)
-        found[CONTEST] = _json(contest)
-    if promoted:  # the next iteration will want to see it: that saves a way
-        found[LOOK] = _look(lab, subject, worst_of(records))
-    return found
-
-
-def _contest(
-    asked: Ask, incumbent: Path, candidate: Path, lab: Lab, told: Callable[[str], None]
-) -> tuple[bool, dict[str, Any]]:
-    """Whether the candidate would be promoted, and every round as it was measured."""
-    rounds: list[dict[str, Any]] = []
-    stopped = None
+        return {LOOK: _look(lab, folder / KERNEL, asked.shape)}
+    measuring = _Measuring(asked, folder, lab, told)
+    if asked.decision is None:
+        if not short_of_contest(measuring.judged(asked.number), {}) and asked.step != "pack":
+            measuring.look(asked.number)
+        return measuring.found
     try:
-        with lab.contest(incumbent, candidate) as measure:
+        chosen = narrow(asked.digests, asked.before, measuring.judged, measuring.heat).chosen
+    except UnitFailed:  # the incumbent's: it is in what was measured
+        return measuring.found
+    if chosen is not None and measuring.contest(chosen):
+        measuring.look(chosen)  # the next iteration will want to see it: that saves a way
+    return measuring.found
 
-            def kept(shapes=None):
-                times = dict(measure(shapes))
-                rounds.append({"shapes": None if shapes is None else list(shapes), "times": times})
-                told(f"  round {len(rounds)}")
-                return times
 
-            promoted = decide(kept, asked.decision, Rule(error=asked.settings.error)).promoted
-    except UnitFailed as failed:
-        promoted = False
-        stopped = {"record": failed.record.model_dump(mode="json"), "of_candidate": failed.of_candidate}
-    return promoted, {"rounds": rounds, "stopped": stopped}
+class _Measuring:
+    """What is measured for a question; `found` are the files of the answer."""
+
+    def __init__(self, asked: Ask, folder: Path, lab: Lab, told: Callable[[str], None]):
+        self._asked, self._lab, self._told = asked, lab, told
+        self._kernel = folder / KERNEL
+        self._sources = {number: folder / name for number, name in asked.subjects.items()}
+        self._records: dict[int, list[UnitRecord]] = {}
+        self._heats: dict[str, dict[str, Any]] = {}
+        self.found: dict[str, bytes] = {}
+
+    def judged(self, number: int) -> list[UnitRecord]:
+        which = f"{len(self._records) + 1} of {len(self._sources)}: " if len(self._sources) > 1 else ""
+        self._told(f"{which}judging {len(self._asked.settings.shapes)} shapes")
+        records = self._records[number] = self._lab.judge(self._sources[number])
+        passed = sum(record.verdict.status is Status.PASSED for record in records)
+        self._told(f"  {passed} of {len(records)} units pass")
+        every = [record.model_dump_json() + "\n" for found in self._records.values() for record in found]
+        self.found[JUDGE] = "".join(every).encode()
+        return records
+
+    def heat(self, number: int) -> Heat:
+        self._told(f"heat of attempt {number}")
+        rounds = _Rounds(self._lab.heat(self._kernel, self._sources[number]), self._told)
+        try:
+            return run_heat(rounds)
+        finally:
+            self._heats[self._asked.digests[number]] = rounds.document
+            self.found[HEATS] = _json(self._heats)
+
+    def contest(self, number: int) -> bool:
+        """Whether the candidate would be promoted."""
+        self._told("contest" + (f" of attempt {number}" if self._asked.attempts else ""))
+        rounds = _Rounds(self._lab.contest(self._kernel, self._sources[number]), self._told)
+        try:
+            with rounds as measure:
+                return decide(measure, self._asked.decision, Rule(error=self._asked.settings.error)).promoted
+        except UnitFailed:
+            return False
+        finally:
+            self.found[CONTEST] = _json(rounds.document | {"candidate": self._asked.digests[number]})
+
+    def look(self, number: int) -> None:
+        self.found[LOOK] = _look(self._lab, self._sources[number], worst_of(self._records[number]))
+
+
+class _Rounds:
+    """A contest whose rounds are kept as they were measured, and what ended it."""
+
+    def __init__(self, contest: AbstractContextManager[Round], told: Callable[[str], None]):
+        self._contest, self._told = contest, told
+        self._rounds: list[dict[str, Any]] = []
+        self._stopped: dict[str, Any] | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"rounds": self._rounds, "stopped": self._stopped}
+
+    def __enter__(self) -> Round:
+        measure = self._contest.__enter__()
+
+        def kept(shapes=None):
+            times = dict(measure(shapes))
+            self._rounds.append({"shapes": None if shapes is None else list(shapes), "times": times})
+            self._told(f"  round {len(self._rounds)}")
+            return times
+
+        return kept
+
+    def __exit__(self, kind, error, trace) -> bool | None:
+        if isinstance(error, UnitFailed):
+            self._stopped = {"record": error.record.model_dump(mode="json"), "of_candidate": error.of_candidate}
+        return self._contest.__exit__(kind, error, trace)
 
 
 def _look(lab: Lab, source: Path, shape: str) -> bytes:

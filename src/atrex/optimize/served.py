@@ -7,20 +7,22 @@ says what was measured: verdicts, promotions and evidence are its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from atrex.errors import UserError, first_fault
 from atrex.evaluate.seeds import Seeds
 from atrex.optimize.ask import Ask, answered, campaign_id, pending, problem_files, sha256
 from atrex.optimize.bundle import Answer, read_answer
+from atrex.optimize.field import repeats
 from atrex.optimize.lab import Lab, LocalLab, Pending, UnitFailed
 from atrex.optimize.machine import Position, Supervisor, position, words
 from atrex.optimize.promotion import Round
-from atrex.optimize.serve import CONTEST, JUDGE, LOOK, read_records
+from atrex.optimize.serve import CONTEST, HEATS, JUDGE, LOOK, read_records
 from atrex.optimize.store import PROBLEM, Campaign, parse
+from atrex.optimize.validate import forget_measured
 from atrex.profiling.evidence import Evidence
 from atrex.scoring.comparison import Pair
 from atrex.scoring.records import UnitRecord
@@ -43,8 +45,15 @@ class StoppedUnit(_Form):
 
 
 class Contest(_Form):
+    """A contest or a heat with the incumbent. `candidate` is the SHA-256 of whose it was, where the answer says so."""
+
     rounds: list[MeasuredRound]
     stopped: StoppedUnit | None = None
+    candidate: str | None = None
+
+
+class Heats(RootModel[dict[str, Contest]]):
+    """By the SHA-256 of the candidate."""
 
 
 class Look(_Form):
@@ -63,6 +72,7 @@ class Served(_Form):
     answer: Answer
     digest: str
     judge: list[UnitRecord] | None = None
+    heats: dict[str, Contest] = Field(default_factory=dict)
     contest: Contest | None = None
     look: Look | None = None
 
@@ -78,15 +88,26 @@ class ServedLab:
         self._campaign = campaign
 
     def judge(self, source: Path) -> list[UnitRecord]:
-        return self._answer(source).judge
+        content = sha256(source.read_bytes())
+        return [record for record in self._answer(source).judge if record.candidate_sha256 == content]
+
+    def contest(self, incumbent: Path, candidate: Path) -> AbstractContextManager[Round]:
+        contest, content = self._answer(candidate).contest, sha256(candidate.read_bytes())
+        if contest is None or contest.candidate not in (None, content):
+            raise UserError(
+                f"{self._campaign.path}: the measurement holds no contest of {candidate.name} of iteration "
+                f"{candidate.parent.name}; serve the bundle with this atrex"
+            )
+        return self._replay(contest)
+
+    def heat(self, incumbent: Path, candidate: Path) -> AbstractContextManager[Round]:
+        found = self._answer(candidate).heats.get(sha256(candidate.read_bytes()))
+        if found is None:
+            raise UserError(f"{self._campaign.path}: the measurement lacks a heat; serve the bundle with this atrex")
+        return self._replay(found)
 
     @contextmanager
-    def contest(self, incumbent: Path, candidate: Path) -> Iterator[Round]:
-        contest = self._answer(candidate).contest
-        if contest is None:
-            raise UserError(
-                f"{self._campaign.path}: the measurement holds no contest; serve the bundle with this atrex"
-            )
+    def _replay(self, contest: Contest) -> Iterator[Round]:
         left = list(contest.rounds)
 
         def measure(shapes=None):
@@ -124,7 +145,7 @@ class ServedLab:
         for each in served_of(self._campaign):
             # A kernel that is packed was asked about after the end, and may be packed again.
             current = each.ask.step == "pack" if at.step == "done" else asked is not None and each.ask.id == asked.id
-            if current and each.judge is not None and each.ask.files[each.ask.subject] == content:
+            if current and each.judge is not None and content in each.ask.digests.values():
                 return each
         raise self._pending()
 
@@ -160,22 +181,31 @@ def ingest(campaign: Campaign, path: Path, told: Callable[[str], None] = lambda 
     if earlier and earlier[0].digest != digest:
         raise UserError(f"{path}: another measurement of the same bundle is in already; {earlier[0].file} stays")
     if earlier and (asked is None or asked.id != answer.bundle):
+        if (at.step, answer.step) == ("memory", "validation"):  # killed when verdicts were in, and records not yet
+            _go_on(campaign, told)
         return False
     _belongs(path, campaign, at, asked, answer)
     served = _checked(path, campaign, asked, answer, digest, files)
+    if asked.step == "validation":  # all of it follows from one answer, whatever was measured on the way
+        forget_measured(campaign, list(asked.subjects))
     if not earlier:
         campaign.measured(served.file, served.model_dump_json(indent=1))
     try:
         if asked.step != "pack":
-            Supervisor(campaign, ServedLab(campaign), told).advance()
-    except Pending:
-        pass  # the next step needs the device too
+            _go_on(campaign, told)
     except UserError:
         if position(campaign) == at:  # nothing came of it: another measurement may be taken in
-            (campaign.path / "measurements" / served.file).unlink(missing_ok=True)
+            campaign.forget(served.file)
+            if asked.step == "validation":
+                forget_measured(campaign, list(asked.subjects))
         raise
     answered(campaign, asked)
     return True
+
+
+def _go_on(campaign: Campaign, told: Callable[[str], None]) -> None:
+    with suppress(Pending):  # the next step may need the device too
+        Supervisor(campaign, ServedLab(campaign), told).advance()
 
 
 def _belongs(path: Path, campaign: Campaign, at: Position, asked: Ask | None, answer: Answer) -> None:
@@ -188,9 +218,10 @@ def _belongs(path: Path, campaign: Campaign, at: Position, asked: Ask | None, an
         raise UserError(f"{said}, but of bundle {answer.bundle[:8]}; the campaign asked with {asked.id[:8]}")
     if not answer.genuine(asked.key):
         raise UserError(f"{path}: result.json: its seal does not hold; the file was altered")
-    subject = campaign.candidate(asked.number) if asked.step == "validation" else campaign.kernel
-    if sha256(subject.read_bytes()) != asked.files[asked.subject]:
-        raise UserError(f"{said}: {subject} is not what was measured; bundle it again")
+    for number, digest in asked.digests.items():
+        subject = campaign.candidate(number) if asked.step == "validation" else campaign.kernel
+        if sha256(subject.read_bytes()) != digest:
+            raise UserError(f"{said}: {subject} is not what was measured; bundle it again")
     now = {name: sha256(content) for name, content in problem_files(campaign).items()}
     if now != {name: digest for name, digest in asked.files.items() if name.startswith(f"{PROBLEM}/")}:
         raise UserError(f"{said}: the problem's files are not those that it was measured with; bundle it again")
@@ -203,6 +234,7 @@ def _checked(
     settings = campaign.settings
     try:
         judge = read_records(files[JUDGE]) if JUDGE in files else None
+        heats = Heats.model_validate_json(files[HEATS]).root if HEATS in files else {}
         contest = Contest.model_validate_json(files[CONTEST]) if CONTEST in files else None
         look = Look.model_validate_json(files[LOOK]) if LOOK in files else None
     except ValidationError as error:
@@ -210,21 +242,25 @@ def _checked(
     needed = look if asked.step == "evidence" else judge
     if needed is None:
         raise UserError(f"{path}: holds nothing of what was asked; serve the bundle again")
-    content = asked.files[asked.subject]
-    if look and look.sha256 != content:
+    contents = set(asked.digests.values())
+    if look and look.sha256 not in contents:
         raise UserError(f"{path}: {LOOK}: about another kernel than was asked for")
     if answer.chip != settings.chip:
         raise UserError(f"{path}: measured on {answer.chip}; the campaign is on {settings.chip}")
     for record in judge or ():
-        about = (record.candidate_sha256, record.operator, record.chip)
-        if about != (content, settings.operator, settings.chip):
+        about = (record.operator, record.chip)
+        if record.candidate_sha256 not in contents or about != (settings.operator, settings.chip):
             raise UserError(f"{path}: {JUDGE}: unit {record.operator}/{record.shape} is not of what was asked for")
-    if judge is not None and set(settings.shapes) - {record.shape for record in judge}:
-        raise UserError(f"{path}: {JUDGE}: not every shape of the campaign is in it; serve the bundle again")
+    again = repeats(asked.digests, asked.before)
+    for number, content in asked.digests.items():
+        shapes = {record.shape for record in judge or () if record.candidate_sha256 == content}
+        if judge is not None and number not in again and set(settings.shapes) - shapes:
+            raise UserError(f"{path}: {JUDGE}: not every shape of the campaign is in it; serve the bundle again")
     for commitment, secret in answer.seeds.items():
         if Seeds(bytes.fromhex(secret)).commitment != commitment:
             raise UserError(f"{path}: result.json: seeds: not what was committed to")
-    if contest and contest.stopped and not contest.stopped.of_candidate:
-        failed = contest.stopped.record
-        raise UserError(f"{path}: the incumbent failed on {failed.shape}: {failed.verdict.reason}; serve it again")
-    return Served(ask=asked, answer=answer, digest=digest, judge=judge, contest=contest, look=look)
+    for held in (*heats.values(), *([contest] if contest else [])):
+        if held.stopped and not held.stopped.of_candidate:
+            failed = held.stopped.record
+            raise UserError(f"{path}: the incumbent failed on {failed.shape}: {failed.verdict.reason}; serve it again")
+    return Served(ask=asked, answer=answer, digest=digest, judge=judge, heats=heats, contest=contest, look=look)

@@ -42,6 +42,7 @@ class Wish:
     deduplicate: bool = True
     chip: str | None = None
     """Of a device on another machine; None for a device of this one."""
+    width: int = 1
 
 
 def begin(path: Path, wish: Wish) -> Campaign:
@@ -71,6 +72,7 @@ def begin(path: Path, wish: Wish) -> Campaign:
         policy=wish.policy,
         seed=wish.seed,
         restarts=wish.restarts,
+        width=wish.width,
         iterations=wish.iterations,
         usd=wish.usd,
         until_s=wish.until_s,

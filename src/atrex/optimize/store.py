@@ -3,12 +3,14 @@
     campaign.json            settings, never changed
     roofline.json            what the hardware allows
     iterations/NNNN/         evidence.json knowledge.json plan.json candidate.py validation.json stop.json
-    memory/NNNN.json         one record per iteration, 0 is the baseline
+    memory/NNNN.json         one record per attempt, 0 is the baseline
     measurements/NNNN*.json  what the judge and the contest measured
     masks.jsonl              restarts, appended to
+    widths.jsonl             how many attempts an iteration makes, where that was changed; appended to
     kernel/                  a git repository with the incumbent, a tag per accepted iteration
     problem/                 of a bare kernel: the folder that was made of its reference
 
+An iteration with several attempts takes as many numbers: evidence, knowledge and stop are in the first one's folder.
 All of it belongs to the supervisor. An agent sees copies, and gives back one file.
 """
 
@@ -28,14 +30,28 @@ from pydantic import BaseModel, ValidationError
 
 from atrex.errors import UserError, first_fault
 from atrex.files import write
-from atrex.optimize.model import Evidence, Knowledge, Mask, Plan, Record, Roofline, Settings, Stop, Validation
+from atrex.optimize.model import (
+    BASELINE,
+    Closed,
+    Evidence,
+    Knowledge,
+    Mask,
+    Plan,
+    Record,
+    Roofline,
+    Settings,
+    Stop,
+    Validation,
+    Width,
+)
 from atrex.scoring.records import UnitRecord
 
 Form = TypeVar("Form", bound=BaseModel)
 KERNEL, PROBLEM = "kernel.py", "problem"
-_SETTINGS, _ROOFLINE, _MASKS = "campaign.json", "roofline.json", "masks.jsonl"
+_SETTINGS, _ROOFLINE, _MASKS, _WIDTHS = "campaign.json", "roofline.json", "masks.jsonl", "widths.jsonl"
 STAGES: dict[str, type[BaseModel]] = {
-    "evidence": Evidence, "knowledge": Knowledge, "plan": Plan, "validation": Validation, "stop": Stop,
+    "evidence": Evidence, "knowledge": Knowledge, "plan": Plan, "closed": Closed, "validation": Validation,
+    "stop": Stop,
 }  # fmt: skip
 
 
@@ -112,13 +128,61 @@ class Campaign:
         """Iterations that were begun, in order."""
         return sorted(int(path.name) for path in (self.path / "iterations").iterdir() if path.name.isdigit())
 
+    # -- iterations and their attempts -----------------------------------------------------------------------------
+
+    def first_of(self, number: int) -> int:
+        """The first number of the iteration that an attempt belongs to."""
+        while number > BASELINE and not (self.has(number, "evidence") or self.has(number, "stop")):
+            number -= 1
+        return number
+
+    @property
+    def step(self) -> int:
+        """The first number of the iteration at hand, 0 for the baseline."""
+        return self.first_of(self.numbers[-1]) if self.numbers else BASELINE
+
+    def attempts(self, first: int) -> list[int]:
+        """The planned attempts of an iteration."""
+        found = []
+        while self.has(number := first + len(found), "plan") and (not found or self.first_of(number) == first):
+            found.append(number)
+        return found
+
+    @property
+    def tried(self) -> int:
+        """How many iterations beyond the baseline left records."""
+        return len({self.first_of(record.number) for record in self.memory if record.number != BASELINE})
+
+    def width(self, first: int) -> int:
+        """How many attempts an iteration makes at most."""
+        changed = [each.width for each in self._lines(_WIDTHS, Width) if each.since <= first]
+        return changed[-1] if changed else self.settings.width
+
+    def widen(self, width: Width) -> None:
+        """From an iteration on, make another number of attempts."""
+        self._append(_WIDTHS, width)
+
+    # -- measurements ----------------------------------------------------------------------------------------------
+
     def measured(self, name: str, content: str) -> None:
-        write(self.path / "measurements" / name, content)
+        write(self._measurement(name), content)
+
+    def measurement(self, name: str) -> str | None:
+        """What was measured, None when it was not."""
+        path = self._measurement(name)
+        return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def forget(self, name: str) -> None:
+        """Take back a measurement that nothing was built on."""
+        self._measurement(name).unlink(missing_ok=True)
 
     def judged(self, number: int) -> list[UnitRecord]:
-        """What the judge said of an iteration's candidate, a record a unit."""
-        lines = (self.path / "measurements" / f"{number:04d}-judge.jsonl").read_text().splitlines()
+        """What the judge said of an attempt's candidate, a record a unit."""
+        lines = self._measurement(f"{number:04d}-judge.jsonl").read_text().splitlines()
         return [UnitRecord.model_validate_json(line) for line in lines if line]
+
+    def _measurement(self, name: str) -> Path:
+        return self.path / "measurements" / name
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
@@ -144,23 +208,32 @@ class Campaign:
         accepted = [record for record in self.memory if record.accepted]
         return accepted[-1] if accepted else None
 
+    def incumbent_before(self, number: int) -> Record | None:
+        """The record of the kernel that an iteration with this first number set out from."""
+        accepted = [record for record in self.memory if record.accepted and record.number < number]
+        return accepted[-1] if accepted else None
+
     @property
     def masks(self) -> list[Mask]:
-        path = self.path / _MASKS
-        found = []
+        return self._lines(_MASKS, Mask)
+
+    def mask(self, mask: Mask) -> None:
+        """Append a restart; one of a session that has one already is not appended again."""
+        if all(each.session != mask.session for each in self.masks):
+            self._append(_MASKS, mask)
+
+    def _lines(self, name: str, form: type[Form]) -> list[Form]:
+        path, found = self.path / name, []
         for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
             try:
-                found.append(Mask.model_validate_json(line))
+                found.append(form.model_validate_json(line))
             except ValidationError as error:
                 raise UserError(f"{path}:{number}: {first_fault(error)}") from None
         return found
 
-    def mask(self, mask: Mask) -> None:
-        """Append a restart; one of a session that has one already is not appended again."""
-        if any(each.session == mask.session for each in self.masks):
-            return
-        with (self.path / _MASKS).open("a") as file:
-            file.write(mask.model_dump_json() + "\n")
+    def _append(self, name: str, line: BaseModel) -> None:
+        with (self.path / name).open("a") as file:
+            file.write(line.model_dump_json() + "\n")
             file.flush()
             os.fsync(file.fileno())
 

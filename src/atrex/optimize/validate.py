@@ -1,4 +1,4 @@
-"""From a candidate to a verdict of the campaign: the judge's gates, dominance, duplicates, the contest."""
+"""From the candidates of an iteration to verdicts of the campaign: the judge's gates, the heats, the contest."""
 
 from __future__ import annotations
 
@@ -6,86 +6,54 @@ import hashlib
 import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from atrex.optimize.classify import classify
+from atrex.optimize.field import Earlier, Heat, artifact, narrow, run_heat, said, short_of_contest
 from atrex.optimize.lab import Lab, UnitFailed
 from atrex.optimize.model import BASELINE, Validation
 from atrex.optimize.promotion import Decision, Rule, decide
 from atrex.optimize.store import Campaign
-from atrex.scoring.operators import DOMINANT_SHARE
-from atrex.scoring.records import Status, UnitRecord
+from atrex.scoring.records import UnitRecord
+
+_MEASURED = ("baseline", "promoted", "no_gain", "slower_shape")  # measured as far as there is anything to measure
 
 
-def validate(campaign: Campaign, number: int, lab: Lab) -> Validation:
-    """Judge and, beyond the baseline, contest the candidate of an iteration; what was measured is left on disk.
+def validate(campaign: Campaign, numbers: Sequence[int], lab: Lab) -> Iterator[tuple[int, Validation]]:
+    """Judge the candidates of an iteration and contest the best of them: (number, verdict), the contested one last.
 
-    Raises UnitFailed when the incumbent itself stops passing: no verdict about the candidate follows from that.
+    What was measured is left on disk, and is not measured again by a call after a crash. Raises UnitFailed when the
+    incumbent itself stops passing: no verdict about a candidate follows from that.
     """
-    began = time.monotonic()
-    source = campaign.candidate(number)
-    records = lab.judge(source)
-    lines = "\n".join(record.model_dump_json() for record in records)
-    campaign.measured(f"{number:04d}-judge.jsonl", lines)
-    found = {
-        "candidate_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-        "artifact": artifact(records),
-        "median_us": {r.shape: r.performance.median_us for r in records if r.performance},
-        "S": {r.shape: r.roofline.S for r in records if r.roofline and r.roofline.S is not None},
-    }
-    if number != BASELINE:
-        found["classified"] = classify(campaign.kernel.read_text(), source.read_text()).category
-    found["S_i"] = statistics.median(found["S"].values()) if found["S"] else None
+    field = _Candidates(campaign, numbers, lab)
+    if list(numbers) == [BASELINE]:
+        why = short_of_contest(field.judged(BASELINE), {})
+        yield BASELINE, field.verdict(BASELINE, *(why or ("baseline",)))
+        return
+    found = narrow(field.digests, earlier_of(campaign), field.judged, field.heat)
+    for number, (outcome, reason) in sorted(found.ended.items()):
+        yield number, field.verdict(number, outcome, reason, found.heats.get(number))
+    if found.chosen is not None:
+        yield found.chosen, field.contest(found.chosen)
 
-    def ended(outcome: str, reason: str | None = None, **more) -> Validation:
-        took = lab.seconds or time.monotonic() - began
-        return Validation(outcome=outcome, reason=reason, seconds=round(took, 3), **found, **more)
 
-    earlier = measured_artifacts(campaign) if campaign.settings.deduplicate else {}
-    if why := short_of_contest(records, earlier):
-        return ended(*why)
-    if number == BASELINE:
-        return ended("baseline")
-    try:
-        with lab.contest(campaign.kernel, source) as measure:
-            decision = decide(measure, decisions_of(campaign) + 1, Rule(error=campaign.settings.error))
-    except UnitFailed as failed:
-        if not failed.of_candidate:
-            raise
-        return ended("failed", f"in the contest, {failed.record.shape}: {_said(failed.record)}")
-    campaign.measured(f"{number:04d}-contest.json", _document(decision))
-    comparison = decision.comparison
-    overall = comparison.overall if comparison else None
-    return ended(
-        {"faster": "promoted", "slower_shape": "slower_shape"}.get(decision.why, "no_gain"),
-        f"slower on {', '.join(decision.slower)}" if decision.slower else None,
-        decision=decision.number,
-        error=decision.error,
-        rounds=decision.rounds,
-        ratio=overall.ratio if overall else None,
-        low=overall.low if overall else None,
-        high=overall.high if overall else None,
+def forget_measured(campaign: Campaign, numbers: Sequence[int]) -> None:
+    """Take back what was measured of candidates on the way to their verdicts."""
+    for number in numbers:
+        if number != BASELINE:
+            campaign.forget(_judge(number))
+            campaign.forget(_heat(number))
+
+
+def earlier_of(campaign: Campaign) -> Earlier:
+    """What the campaign's candidates were and compiled to. One that was not selected may be handed in again."""
+    measured = [record for record in campaign.memory if record.validation.outcome in _MEASURED]
+    return Earlier(
+        {r.validation.artifact: r.number for r in measured if r.validation.artifact},
+        {r.validation.candidate_sha256: r.number for r in measured},
+        campaign.settings.deduplicate,
     )
-
-
-def short_of_contest(records: Sequence[UnitRecord], earlier: Mapping[str, int]) -> tuple[str, str] | None:
-    """Outcome and reason of a candidate that ends without a contest; None for one that is fit for it.
-
-    `earlier` are artifacts that were measured, each with its iteration.
-    """
-    if wrong := _failure(records):
-        return "failed", wrong
-    if weak := _fallback(records):
-        return "fallback", weak
-    compiled = artifact(records)
-    if compiled in earlier:
-        return "duplicate", f"compiles to what iteration {earlier[compiled]} measured"
-    return None
-
-
-def measured_artifacts(campaign: Campaign) -> dict[str, int]:
-    """What the campaign's candidates compiled to, each with the iteration that measured it."""
-    return {r.validation.artifact: r.number for r in campaign.memory if r.validation.artifact}
 
 
 def decisions_of(campaign: Campaign) -> int:
@@ -93,36 +61,94 @@ def decisions_of(campaign: Campaign) -> int:
     return sum(r.validation.decision is not None for r in campaign.memory)
 
 
-def artifact(records: Sequence[UnitRecord]) -> str | None:
-    """One hash of everything that a candidate compiled to, over all shapes; None when nothing is known of some."""
-    parts = []
-    for record in sorted(records, key=lambda r: r.shape):
-        if record.compile is None or not record.compile.artifacts:
-            return None
-        parts.append((record.shape, sorted(each.sha256 for each in record.compile.artifacts)))
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else None
+class _Candidates:
+    """What is known of an iteration's candidates, measured where it is not on disk."""
+
+    def __init__(self, campaign: Campaign, numbers: Sequence[int], lab: Lab):
+        self._campaign, self._lab = campaign, lab
+        self._sources = {number: campaign.candidate(number) for number in numbers}
+        self.digests = {n: hashlib.sha256(path.read_bytes()).hexdigest() for n, path in self._sources.items()}
+        self._records: dict[int, Sequence[UnitRecord]] = {}
+        self._took = dict.fromkeys(numbers, 0.0)
+
+    def judged(self, number: int) -> Sequence[UnitRecord]:
+        if number == BASELINE or self._campaign.measurement(_judge(number)) is None:
+            began = time.monotonic()
+            records = self._lab.judge(self._sources[number])
+            self._campaign.measured(_judge(number), "\n".join(record.model_dump_json() for record in records))
+            self._took[number] += time.monotonic() - began
+        self._records[number] = self._campaign.judged(number)
+        return self._records[number]
+
+    def heat(self, number: int) -> Heat:
+        stored = self._campaign.measurement(_heat(number))
+        if stored is not None:
+            return Heat(**json.loads(stored))
+        began = time.monotonic()
+        found = run_heat(self._lab.heat(self._campaign.kernel, self._sources[number]))
+        self._campaign.measured(_heat(number), json.dumps(asdict(found), indent=1))
+        self._took[number] += time.monotonic() - began
+        return found
+
+    def contest(self, number: int) -> Validation:
+        campaign, began = self._campaign, time.monotonic()
+        try:
+            with self._lab.contest(campaign.kernel, self._sources[number]) as measure:
+                decision = decide(measure, decisions_of(campaign) + 1, Rule(error=campaign.settings.error))
+        except UnitFailed as failed:
+            if not failed.of_candidate:
+                raise
+            return self.verdict(number, "failed", f"in the contest, {failed.record.shape}: {said(failed.record)}")
+        finally:
+            self._took[number] += time.monotonic() - began
+        campaign.measured(f"{number:04d}-contest.json", _document(decision))
+        comparison = decision.comparison
+        overall = comparison.overall if comparison else None
+        return self.verdict(
+            number,
+            {"faster": "promoted", "slower_shape": "slower_shape"}.get(decision.why, "no_gain"),
+            f"slower on {', '.join(decision.slower)}" if decision.slower else None,
+            decision=decision.number,
+            error=decision.error,
+            rounds=decision.rounds,
+            ratio=overall.ratio if overall else None,
+            low=overall.low if overall else None,
+            high=overall.high if overall else None,
+        )
+
+    def verdict(
+        self, number: int, outcome: str, reason: str | None = None, heat: Heat | None = None, **more
+    ) -> Validation:
+        """A verdict with what the judge said; a heat's ratio stands for a contest that was not held."""
+        records, source = self._records.get(number, ()), self._sources[number]
+        S = {r.shape: r.roofline.S for r in records if r.roofline and r.roofline.S is not None}
+        if heat is not None and heat.failed is None:
+            seen = heat.comparison
+            more = {"ratio": seen.overall.ratio, "low": seen.overall.low, "high": seen.overall.high}
+            more["rounds"] = seen.rounds
+        served = self._lab.seconds
+        return Validation(
+            outcome=outcome,
+            candidate_sha256=self.digests[number],
+            artifact=artifact(records),
+            reason=reason,
+            median_us={r.shape: r.performance.median_us for r in records if r.performance},
+            S=S,
+            S_i=statistics.median(S.values()) if S else None,
+            classified=None
+            if number == BASELINE
+            else classify(self._campaign.kernel.read_text(), source.read_text()).category,
+            seconds=round(self._took[number] if served is None else served / len(self._sources), 3),
+            **more,
+        )
 
 
-def _failure(records: Sequence[UnitRecord]) -> str | None:
-    for record in records:
-        if record.verdict.status is not Status.PASSED:
-            return f"{record.shape}: {_said(record)}"
-    return None if records else "no shape was judged"
+def _judge(number: int) -> str:
+    return f"{number:04d}-judge.jsonl"
 
 
-def _said(record: UnitRecord) -> str:
-    verdict = record.verdict
-    return f"{verdict.category or verdict.status.value}: {verdict.reason}"
-
-
-def _fallback(records: Sequence[UnitRecord]) -> str | None:
-    """Why the kernel is no kernel in the target DSL: on some shape, half of the time or more goes elsewhere."""
-    for record in records:
-        if record.held_out or record.adoption is None:
-            continue
-        if record.adoption.share <= DOMINANT_SHARE or record.verdict.shortcut:
-            return f"{record.shape}: {record.adoption.share:.0%} of its time in {record.dsl}, over 50 % are asked for"
-    return None
+def _heat(number: int) -> str:
+    return f"{number:04d}-heat.json"
 
 
 def _document(decision: Decision) -> str:

@@ -15,7 +15,7 @@ from atrex.optimize.store import Campaign
 from atrex.problems.load import load_suite
 from atrex.problems.model import Problem
 
-KERNEL, PLAN = "kernel.py", "plan.json"
+KERNEL, PLAN, SIBLINGS = "kernel.py", "plan.json", "siblings.json"
 
 
 def problem_of(campaign: Campaign) -> Problem:
@@ -42,16 +42,25 @@ def lay_out(campaign: Campaign, at: Position, folder: Path) -> None:
     _write(folder / "roofline.json", campaign.roofline.model_dump(mode="json"))
     if campaign.incumbent is not None:
         shutil.copyfile(campaign.kernel, folder / KERNEL)
+    first = campaign.first_of(at.number)
     where = {"step": at.step, "iteration": at.number, "session": campaign.session}
     _write(folder / "position.json", where)
     memory = [told(record) for record in campaign.visible]
     _write(folder / "memory.json", memory)
-    if campaign.has(at.number, "evidence") and at.number:
-        _write(folder / "evidence.json", campaign.get(at.number, "evidence").model_dump(mode="json"))
-    if campaign.has(at.number, "knowledge") and at.number:
-        _cards(campaign.get(at.number, "knowledge").cards, folder / "cards")
+    if campaign.has(first, "evidence") and first:
+        _write(folder / "evidence.json", campaign.get(first, "evidence").model_dump(mode="json"))
+    if campaign.has(first, "knowledge") and first:
+        _cards(campaign.get(first, "knowledge").cards, folder / "cards")
+    if others := siblings(campaign, at):
+        _write(folder / SIBLINGS, {number: plan.model_dump(mode="json") for number, plan in others.items()})
     if campaign.has(at.number, "plan") and at.number:
         _write(folder / PLAN, campaign.get(at.number, "plan").model_dump(mode="json"))
+
+
+def siblings(campaign: Campaign, at: Position) -> dict[int, Plan]:
+    """The plans of the other attempts of an iteration, by number."""
+    others = [number for number in campaign.attempts(campaign.first_of(at.number)) if number != at.number]
+    return {number: campaign.get(number, "plan") for number in others}
 
 
 def _cards(ids: list[str], folder: Path) -> None:
@@ -68,8 +77,8 @@ def told(record: Record) -> dict:
     """A record as an agent is told it: what was tried, predicted and found."""
     v = record.validation
     return {
-        "iteration": record.number, "session": record.session, "category": record.category, "outcome": v.outcome,
-        "reason": v.reason,
+        "iteration": record.number, "incumbent": record.incumbent, "session": record.session,
+        "category": record.category, "outcome": v.outcome, "reason": v.reason,
         "change": record.plan.change if record.plan else None,
         "predicted_ratio": record.plan.gain if record.plan else None,
         "measured_ratio": v.ratio, "interval": [v.low, v.high] if v.ratio else None, "S": v.S_i,
@@ -88,6 +97,7 @@ def task(campaign: Campaign, at: Position) -> str:
         chip=s.chip,
         output=OUTPUT,
         plan=PLAN,
+        siblings=SIBLINGS if at.step in ("plan", "candidate") and siblings(campaign, at) else None,
         categories=CATEGORIES,
         schema=json.dumps(Plan.model_json_schema()),
         constraints=get(s.dsl).constraints,

@@ -1,7 +1,8 @@
 """The tuner in a campaign: a first kernel, then plan after plan that moves one knob of the incumbent.
 
 The workspace is all it goes by: position.json says which step is wanted, kernel.py which values the knobs have,
-memory.json what was tried. So it proposes again what a restart has hidden from it.
+memory.json what was tried, siblings.json what the iteration's other attempts plan. So it proposes again what a restart
+has hidden from it, and what was not selected.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def expected(memory: list[dict[str, Any]], knob: str) -> float:
 
 def moves(knobs: tuple[Knob, ...], memory: list[dict[str, Any]], seed: int) -> list[Move]:
     """What the memory shows no trial of, the most promising knob first, near values before far ones."""
-    tried = {moved(record["change"]) for record in memory if record["change"]}
+    tried = {moved(record["change"]) for record in memory if record["change"] and record["outcome"] != "not_selected"}
     found = []
     for knob in knobs:
         at = knob.options.index(knob.value)
@@ -118,7 +119,8 @@ def moves(knobs: tuple[Knob, ...], memory: list[dict[str, Any]], seed: int) -> l
 
 def stuck(memory: list[dict[str, Any]], session: int) -> bool:
     """Whether the last iterations of this session were all without a promotion."""
-    last = [record["outcome"] for record in memory if record["session"] == session][-PATIENCE:]
+    own = [record["outcome"] for record in memory if record["session"] == session]
+    last = [outcome for outcome in own if outcome != "not_selected"][-PATIENCE:]
     return len(last) == PATIENCE and not {"promoted", "baseline"} & set(last)
 
 
@@ -127,7 +129,7 @@ def _plan(at: dict[str, Any], task: Task, jail: Jail, trials: int) -> Iterator[E
     memory = json.loads((folder / "memory.json").read_text(encoding="utf-8"))
     source = (folder / "kernel.py").read_text(encoding="utf-8")
     knobs = find(source, "kernel.py")
-    left = moves(knobs, memory, task.seed)
+    left = moves(knobs, memory + _planned(folder / "siblings.json", at["session"]), task.seed)
     cards = sorted(path.stem for path in (folder / "cards").glob("*.md"))
     why = None
     if not left:
@@ -147,6 +149,13 @@ def _plan(at: dict[str, Any], task: Task, jail: Jail, trials: int) -> Iterator[E
         _leave(jail, task, _document(folder, left[0], gain, "the gain is a guess from the campaign's memory"))
         yield say(left[0].text)
         yield Ended(how="done")
+
+
+def _planned(path: Path, session: int) -> list[dict[str, Any]]:
+    """What other attempts of the iteration are about, as if it had been tried and brought nothing."""
+    plans = json.loads(path.read_text(encoding="utf-8")).values() if path.is_file() else ()
+    about = {"measured_ratio": None, "outcome": "planned", "session": session}
+    return [about | {"change": plan["change"]} for plan in plans]
 
 
 class _Planning(Measuring):

@@ -1,0 +1,163 @@
+"""From the candidates of one iteration to the one that is contested: gates, duplicates, heats.
+
+The machine that measures and the supervisor narrow the field by the same rules; what the judge and the heats found is
+handed in, so that neither is measured twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from atrex.optimize.lab import UnitFailed
+from atrex.optimize.promotion import HEAT_ROUNDS, Round
+from atrex.scoring.comparison import Comparison, Pair, compare_times
+from atrex.scoring.operators import DOMINANT_SHARE
+from atrex.scoring.records import Status, UnitRecord
+
+Ended = tuple[str, str | None]
+"""The outcome of a candidate that is not contested, and why."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What the campaign has measured: hashes of artifacts and of sources, each with the number of its attempt."""
+
+    artifacts: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, int] = field(default_factory=dict)
+    deduplicate: bool = True
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A few rounds of a candidate against the incumbent, shape by shape; `failed` says why there are none."""
+
+    times: dict[str, list[Pair]]
+    failed: str | None = None
+
+    @property
+    def comparison(self) -> Comparison:
+        return compare_times(self.times)
+
+
+@dataclass(frozen=True)
+class Field:
+    """Who is contested, None when nobody is fit for it; how the others ended; heats where there were any."""
+
+    chosen: int | None
+    ended: dict[int, Ended]
+    heats: dict[int, Heat]
+
+
+def repeats(sources: Mapping[int, str], earlier: Earlier) -> dict[int, Ended]:
+    """Attempts that hand in a source of before, or of another attempt. `sources` are SHA-256 by number."""
+    found: dict[int, Ended] = {}
+    if not earlier.deduplicate:
+        return found
+    first: dict[str, int] = dict(earlier.sources)
+    for number, digest in sources.items():
+        if digest in first:
+            found[number] = "duplicate", f"the source of attempt {first[digest]}"
+        first.setdefault(digest, number)
+    return found
+
+
+def narrow(
+    sources: Mapping[int, str],
+    earlier: Earlier,
+    judged: Callable[[int], Sequence[UnitRecord]],
+    heat: Callable[[int], Heat],
+) -> Field:
+    """The field of an iteration. `sources` are SHA-256 by number, `judged` and `heat` what was measured of an attempt.
+
+    Both are asked for what is needed alone: no records of a repeated source, no heats where one candidate is left.
+    """
+    ended = repeats(sources, earlier)
+    artifacts, fit = dict(earlier.artifacts), []
+    for number in sources:
+        if number in ended:
+            continue
+        records = judged(number)
+        if why := short_of_contest(records, artifacts if earlier.deduplicate else {}):
+            ended[number] = why
+            continue
+        fit.append(number)
+        if (compiled := artifact(records)) is not None:
+            artifacts.setdefault(compiled, number)
+    heats = {number: heat(number) for number in fit} if len(fit) > 1 else {}
+    for number, seen in heats.items():
+        if seen.failed:
+            ended[number] = "failed", f"in the heats, {seen.failed}"
+    left = [number for number in fit if number not in ended]
+    gains = {number: heats[number].comparison.overall.ratio for number in left if heats}
+    chosen = max(left, key=lambda number: gains.get(number, 0.0), default=None)
+    for number in left:
+        if number != chosen:
+            ended[number] = "not_selected", f"attempt {chosen} looked better, x{gains[chosen]:.3f}"
+    return Field(chosen, ended, heats)
+
+
+def run_heat(contest: AbstractContextManager[Round]) -> Heat:
+    """Measure a heat. Raises UnitFailed when the incumbent does not pass."""
+    times: dict[str, list[Pair]] = {}
+    try:
+        with contest as measure:
+            for _ in range(HEAT_ROUNDS):
+                for shape, pair in measure(None).items():
+                    times.setdefault(shape, []).append(pair)
+    except UnitFailed as failed:
+        if not failed.of_candidate:
+            raise
+        return Heat({}, f"{failed.record.shape}: {said(failed.record)}")
+    return Heat(times)
+
+
+def short_of_contest(records: Sequence[UnitRecord], earlier: Mapping[str, int]) -> tuple[str, str] | None:
+    """Outcome and reason of a candidate that ends without a contest; None for one that is fit for it.
+
+    `earlier` are artifacts that were measured, each with its attempt.
+    """
+    if wrong := _failure(records):
+        return "failed", wrong
+    if weak := _fallback(records):
+        return "fallback", weak
+    compiled = artifact(records)
+    if compiled in earlier:
+        return "duplicate", f"compiles to what attempt {earlier[compiled]} measured"
+    return None
+
+
+def artifact(records: Sequence[UnitRecord]) -> str | None:
+    """One hash of everything that a candidate compiled to, over all shapes; None when nothing is known of some."""
+    parts = []
+    for record in sorted(records, key=lambda r: r.shape):
+        if record.compile is None or not record.compile.artifacts:
+            return None
+        parts.append((record.shape, sorted(each.sha256 for each in record.compile.artifacts)))
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else None
+
+
+def said(record: UnitRecord) -> str:
+    """A verdict in words."""
+    verdict = record.verdict
+    return f"{verdict.category or verdict.status.value}: {verdict.reason}"
+
+
+def _failure(records: Sequence[UnitRecord]) -> str | None:
+    for record in records:
+        if record.verdict.status is not Status.PASSED:
+            return f"{record.shape}: {said(record)}"
+    return None if records else "no shape was judged"
+
+
+def _fallback(records: Sequence[UnitRecord]) -> str | None:
+    """Why the kernel is no kernel in the target DSL: on some shape, half of the time or more goes elsewhere."""
+    for record in records:
+        if record.held_out or record.adoption is None:
+            continue
+        if record.adoption.share <= DOMINANT_SHARE or record.verdict.shortcut:
+            return f"{record.shape}: {record.adoption.share:.0%} of its time in {record.dsl}, over 50 % are asked for"
+    return None
