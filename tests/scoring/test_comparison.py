@@ -74,3 +74,34 @@ def test_rounds_needed_is_when_the_test_can_reach_the_error_rate():
 def test_too_few_unequal_or_impossible_times_are_refused(times):
     with pytest.raises(ValueError):
         compare_times(times)
+
+
+def test_interval_and_test_agree_whatever_the_times():
+    rng = random.Random(8)
+    for case in range(200):
+        rounds, margin = rng.randint(6, 20), rng.choice((0.0, 0.02))
+        found = compare_times(paired(rng, rng.uniform(0.97, 1.05), rounds, shapes=2), 0.95, margin)
+        assert found.attained >= 0.95
+        assert (found.overall.low > 1 + margin) == (found.p_faster <= 0.025), case
+        assert (found.overall.high < 1 / (1 + margin)) == (found.p_slower <= 0.025), case
+
+
+def test_one_disturbed_round_leaves_the_interval_of_a_clear_gain_above_one():
+    times = [(1.10 + 0.001 * i, 1.0) for i in range(11)] + [(1.0, 5.0)]
+    found = compare_times({"0": times})
+    assert found.p_faster <= 0.025 and found.overall.low > 1 and found.overall.ratio == pytest.approx(1.105, rel=0.01)
+
+
+def test_too_few_rounds_for_a_confidence_say_which_one_they_reach():
+    found = compare_times({"0": [(1.0, 1.0), (1.1, 1.0), (1.2, 1.0)]})
+    assert found.attained == pytest.approx(0.75) and (found.overall.low, found.overall.high) == pytest.approx((1, 1.2))
+
+
+def test_the_distribution_of_the_test_is_that_of_scipy():
+    from scipy.stats import wilcoxon
+
+    for wins in range(1, 9):
+        values = [(i if i <= wins else -i) for i in range(1, 9)]
+        found = compare_times({"0": [(math.exp(v / 10), 1.0) for v in values]}, confidence=0.9)
+        exact = wilcoxon(values, alternative="greater", method="exact").pvalue
+        assert (found.overall.low > 1) == (exact <= 0.05)

@@ -88,7 +88,7 @@ def _print(result: Result) -> None:
         )  # fmt: skip
         return
     found = result.comparison
-    percent = f"{100 * found.confidence:g} %"
+    percent = f"{100 * found.attained:.3g} %"
     title = f"{result.operator}: T_A / T_B, {found.rounds} rounds, {percent} intervals"
     grid = Table(title=Text(title), title_justify="left", header_style="bold")
     for column in ("shape", "A us", "B us", "ratio", "from", "to"):
@@ -108,9 +108,8 @@ def _interval(interval) -> tuple[str, str, str]:
 def _sentence(result: Result) -> str:
     found, margin = result.comparison, result.about["margin"]
     by = f" by more than {100 * margin:g} %" if margin else ""
-    alpha = 1 - found.confidence
-    if found.p_faster <= alpha:
-        return f"B is faster than A{by} (p = {found.p_faster:.2g})"
-    if found.p_slower <= alpha:
-        return f"B is slower than A{by} (p = {found.p_slower:.2g})"
-    return f"no difference{by} is shown (p = {min(found.p_faster, found.p_slower):.2g})"
+    alpha, p = 1 - found.confidence, min(1.0, 2 * min(found.p_faster, found.p_slower))  # either could be the faster one
+    if p > alpha:
+        few = found.attained < found.confidence
+        return f"no difference{by} is shown (p = {p:.2g})" + (f"; {found.rounds} rounds are too few for one" * few)
+    return f"B is {'faster' if found.p_faster < found.p_slower else 'slower'} than A{by} (p = {p:.2g})"

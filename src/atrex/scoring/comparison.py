@@ -2,6 +2,10 @@
 
 A round measures both kernels once on every shape, in an order drawn anew for each pair; rounds are the replicates. All
 statistics are on the logarithm of the time ratio of a pair, so that 2x faster and 2x slower weigh the same.
+
+Test and interval are two sides of one thing: p-values are of Wilcoxon's signed-rank test, estimates are Hodges and
+Lehmann's (the median of the means of all pairs of rounds, "Walsh averages"), and an interval holds the ratios that the
+test does not reject. So they cannot contradict each other, and one disturbed round moves neither far.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 Pair = tuple[float, float]
 """Times of A and of B in one round, in microseconds."""
@@ -41,12 +46,16 @@ class Comparison:
     """All shapes: `overall` is the geometric mean of the shapes' ratios, with the rounds as replicates.
 
     `p_faster` is the one-sided p-value of "B is not faster than A" (times 1 + margin), `p_slower` of "B is not slower".
+    `confidence` is what was asked for, `attained` the exact one of the intervals: the least that is not under it, or
+    where the rounds are too few for it, that of all Walsh averages. An interval with at least the confidence asked for
+    lies above 1 + margin where `p_faster` is at most half of what the confidence leaves, and only there.
     """
 
     shapes: tuple[ShapeComparison, ...]
     overall: Interval
     rounds: int
     confidence: float
+    attained: float
     p_faster: float
     p_slower: float
 
@@ -54,18 +63,14 @@ class Comparison:
 def compare_times(times: Mapping[str, Sequence[Pair]], confidence: float = 0.95, margin: float = 0.0) -> Comparison:
     """Compare kernels A and B by shape id -> one pair of times a round.
 
-    Intervals are Student's over the rounds' mean log ratios; p-values are exact signed-rank tests over them
-    (`scipy.stats.wilcoxon`), which need no distribution beyond symmetry and cannot be under 2^-rounds. Symmetry holds
-    for equal kernels because the order within a pair is drawn.
+    P-values are exact signed-rank tests over the rounds' mean log ratios (`scipy.stats.wilcoxon`), which need no
+    distribution beyond symmetry and cannot be under 2^-rounds; intervals invert them. Symmetry holds for equal kernels
+    because the order within a pair is drawn.
     `margin` is how much faster B has to be to count as faster (0.02 is 2 %). Raises ValueError for shapes with unequal
     or fewer than three rounds, and for times that are not positive.
     """
-    rounds = {len(pairs) for pairs in times.values()}
-    if len(rounds) != 1 or min(rounds) < MIN_ROUNDS:
-        raise ValueError(f"every shape needs the same number of rounds, at least {MIN_ROUNDS}; got {sorted(rounds)}")
-    if not all(t > 0 and math.isfinite(t) for pairs in times.values() for pair in pairs for t in pair):
-        raise ValueError("times must be positive and finite")
-    logs = {shape: [math.log(a / b) for a, b in pairs] for shape, pairs in times.items()}
+    logs = _logs(times)
+    rounds = len(next(iter(logs.values())))
     shapes = tuple(
         ShapeComparison(
             shape,
@@ -75,16 +80,37 @@ def compare_times(times: Mapping[str, Sequence[Pair]], confidence: float = 0.95,
         )
         for shape, pairs in times.items()
     )
-    by_round = [statistics.fmean(values) for values in zip(*logs.values(), strict=True)]
+    by_round = _by_round(logs)
     edge = math.log1p(margin)
     return Comparison(
         shapes,
         _interval(by_round, confidence),
-        rounds.pop(),
+        rounds,
         confidence,
+        1 - 2 * _tail(rounds)[_left_out(rounds, confidence)],
         _p_positive([v - edge for v in by_round]),
         _p_positive([-v - edge for v in by_round]),
     )
+
+
+def p_faster(times: Mapping[str, Sequence[Pair]], margin: float = 0.0) -> float:
+    """The `p_faster` of `compare_times`, alone."""
+    edge = math.log1p(margin)
+    return _p_positive([v - edge for v in _by_round(_logs(times))])
+
+
+def _logs(times: Mapping[str, Sequence[Pair]]) -> dict[str, list[float]]:
+    """Log ratios A / B by shape, a round each. Raises ValueError as `compare_times` does."""
+    rounds = {len(pairs) for pairs in times.values()}
+    if len(rounds) != 1 or min(rounds) < MIN_ROUNDS:
+        raise ValueError(f"every shape needs the same number of rounds, at least {MIN_ROUNDS}; got {sorted(rounds)}")
+    if not all(t > 0 and math.isfinite(t) for pairs in times.values() for pair in pairs for t in pair):
+        raise ValueError("times must be positive and finite")
+    return {shape: [math.log(a / b) for a, b in pairs] for shape, pairs in times.items()}
+
+
+def _by_round(logs: Mapping[str, Sequence[float]]) -> list[float]:
+    return [statistics.fmean(values) for values in zip(*logs.values(), strict=True)]
 
 
 def spent(alpha: float, number: int) -> float:
@@ -103,12 +129,34 @@ def rounds_needed(alpha: float) -> int:
 
 
 def _interval(values: Sequence[float], confidence: float) -> Interval:
-    from scipy import stats
+    """Hodges and Lehmann's estimate of the centre, and the centres that the signed-rank test does not reject."""
+    import numpy as np
 
-    middle = statistics.fmean(values)
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
-    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+    each = np.asarray(values)
+    walsh = np.sort(((each[:, None] + each[None, :]) / 2)[np.triu_indices(len(each))])
+    out = _left_out(len(each), confidence)
+    return Interval(*(math.exp(v) for v in (np.median(walsh), walsh[out], walsh[-1 - out])))
+
+
+def _left_out(rounds: int, confidence: float) -> int:
+    """How many Walsh averages lie outside an interval on either side: the most of which the confidence is attained."""
+    import numpy as np
+
+    return max(0, int(np.searchsorted(_tail(rounds), (1 - confidence) / 2 * (1 + 1e-9), side="right")) - 1)
+
+
+@lru_cache(maxsize=64)
+def _tail(rounds: int) -> Sequence[float]:
+    """P(W <= w) for w from 0, W being the signed-rank statistic of values symmetric about zero."""
+    import numpy as np
+
+    mass = np.zeros(rounds * (rounds + 1) // 2 + 1)
+    mass[0] = 1.0
+    for rank in range(1, rounds + 1):  # every rank counts with probability 1/2
+        shifted = np.zeros_like(mass)
+        shifted[rank:] = mass[:-rank]
+        mass = (mass + shifted) / 2
+    return np.cumsum(mass)
 
 
 def _p_positive(values: Sequence[float]) -> float:
