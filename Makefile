@@ -79,8 +79,8 @@ docs: $(VENV)/.stamp-docs
 test: $(VENV)/.stamp-test
 	$(call say,ruff)
 	@cd $(ROOT) && $(VENV)/bin/ruff check src tests examples
-	$(call say,pytest of what measures nothing: one process per core)
-	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -n auto --dist loadfile -m "$(FAST) and not alone"
+	$(call say,pytest of what measures nothing: one process of one thread per core)
+	@cd $(ROOT) && OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n auto --dist loadfile -m "$(FAST) and not alone"
 	$(call say,pytest of what measures time: alone)
 	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "$(FAST) and alone"
 
