@@ -5,7 +5,7 @@ Docstrings are what an agent reads of a tool, so they say what comes back and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -93,11 +93,15 @@ def source_search(source: str, question: str, dsl: str | None = None, k: int = 8
     return {"source": about, "places": [asdict(place) for place in places]}
 
 
+INSTRUCTIONS = "Sourced knowledge on making GPU kernels fast. Search first, then show the card that fits."
 TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (wiki_search, wiki_show, wiki_spec, wiki_advise, source_search)
 
 
-def serve() -> None:
-    """Serve the tools over standard input and output until the client is gone. UserError without the extra `mcp`."""
+def serve(more: Sequence[Callable[..., dict[str, Any]]] = (), instructions: str = "") -> None:
+    """Serve the tools, and `more` of them with what is to be said about them, over standard input and output.
+
+    Returns when the client is gone. Raises UserError without the extra `mcp`.
+    """
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
@@ -118,8 +122,8 @@ def serve() -> None:
     server = MCPServer(
         "atrex",
         version=atrex.__version__,
-        instructions="Sourced knowledge on making GPU kernels fast. Search first, then show the card that fits.",
+        instructions=f"{INSTRUCTIONS} {instructions}".strip(),
     )
-    for tool in TOOLS:
+    for tool in (*TOOLS, *more):
         server.tool()(told(tool))
     server.run("stdio")
