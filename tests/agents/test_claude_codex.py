@@ -8,16 +8,18 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import atrex
+from atrex.agents.jail import PLACEHOLDER
 from atrex.cli.main import app
 from atrex.generate.records import load_records
 from atrex.generate.solve import Solver
-from atrex.generate.transcript import read
+from atrex.generate.transcript import HIDDEN, read
 from tests.agents.servers import Anthropic, OpenAI, Refuse, Say, Scripted, Think, Turn, Use
 
 pytestmark = pytest.mark.slow
@@ -96,12 +98,12 @@ def programs():
 def generate(programs, tmp_path, monkeypatch):
     """Runs `atrex generate` with an agent whose model says what is written down: (folder, record)."""
 
-    def run(provider: Provider, server: Scripted, *more: str):
+    def run(provider: Provider, server: Scripted, *more: str, base_url: bool = True):
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         monkeypatch.setenv(provider.key, KEY)
         out = tmp_path / "out"
         given = ["generate", "--agent", provider.agent, "--dsl", "cpp", "--problem", "rms_norm", "--out", str(out)]
-        given += ["--base-url", server.url + provider.base]
+        given += ["--base-url", server.url + provider.base] if base_url else []
         model = [] if "--model" in more else ["--model", provider.model]
         result = CliRunner().invoke(app, [*given, *model, *more], catch_exceptions=False)
         assert result.exit_code == 0, result.output
@@ -161,13 +163,62 @@ def test_it_is_given_the_task_and_nothing_of_a_user(provider, generate, monkeypa
     assert server.other == []
 
 
-def test_the_key_reaches_the_service_and_no_file(provider, generate, workspace):
-    turns = [Turn((provider.shell("env; cat /proc/$PPID/environ"),)), DONE]
-    with provider.server(turns) as server:
-        out, _ = generate(provider, server)
+LOOK = "env; cat /proc/self/environ /proc/$PPID/environ /proc/*/environ /proc/*/cmdline; cat ~/*/config.toml; true"
+
+
+def test_the_key_reaches_the_service_and_nothing_of_the_jail(provider, generate, workspace):
+    """Looked for by a command within, on the disk while it works, and in what is kept; nothing had to be struck out."""
+    found = []
+
+    def look(_):
+        found.append([path for path in workspace.parent.rglob("*") if path.is_file()])
+        found.append([path for path in found[0] if KEY.encode() in path.read_bytes()])
+        return Turn((provider.shell(LOOK),))
+
+    with provider.server([look, DONE]) as server:
+        out, record = generate(provider, server)
     assert set(server.keys) <= {KEY, f"Bearer {KEY}"} and server.keys
-    assert "HTTPS_PROXY" in _results(out)
-    assert not [path for path in out.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert found[0] and found[1] == []
+    assert "HTTPS_PROXY" in _results(out) and PLACEHOLDER in _results(out)
+    kept = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
+    assert not [data for data in kept if KEY.encode() in data or HIDDEN.encode() in data]
+    assert KEY not in json.dumps(server.requests) and record.ended == "done"
+
+
+def test_what_it_asks_of_the_service_is_noted_and_nothing_else(provider, generate):
+    with provider.server([DONE]) as server:
+        out, record = generate(provider, server)
+    asked = _events(out, "asked")
+    assert {event.path for event in asked} == {server.path} and {event.status for event in asked} == {200}
+    assert provider.model in {event.model for event in asked} and all(event.sent and event.received for event in asked)
+    assert record.refused_hosts == []
+
+
+def test_its_own_service_is_asked_in_the_same_way(provider, generate, monkeypatch):
+    """As users call it, without --base-url: the programs do more where they believe to speak to their own service."""
+    with provider.server([Turn((provider.shell("true"),)), DONE]) as server:
+        monkeypatch.setattr(import_module(f"atrex.agents.{provider.agent}"), "_API", server.url + provider.base)
+        _, record = generate(provider, server, base_url=False)
+    assert record.ended == "done" and record.tools == provider.tools == server.tools()
+    assert record.refused_hosts == [] and server.other == [] and len(server.requests) == 2
+    assert record.cost_usd > 0
+
+
+def test_a_web_search_that_a_command_asks_for_is_refused(provider, generate):
+    """Its tools are off, but a command could ask the service for them by itself."""
+    code = (
+        "import os, json, urllib.request as r, urllib.error as e\n"
+        f"q = r.Request('http://127.0.0.1:3128{provider.server.path}', json.dumps({{'model': 'm', 'tools': "
+        "[{'type': 'web_search'}]}).encode())\n"
+        "try: r.build_opener(r.ProxyHandler({})).open(q, timeout=9)\n"
+        "except e.HTTPError as error: print(error.code, error.read().decode())\n"
+    )
+    turns = [Turn((provider.shell(f"cat > a.py <<'END'\n{code}END\npython a.py"),)), DONE]
+    with provider.server(turns) as server:
+        out, record = generate(provider, server)
+    assert "403" in _results(out) and "off under --policy default: web_search" in _results(out)
+    assert len(record.refused_hosts) == 1 and record.refused_hosts[0].endswith(server.path)
+    assert len(server.requests) == 2
 
 
 def test_another_host_is_refused_and_noted(provider, generate):

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from atrex.agents import cli_stream
-from atrex.agents.base import Choice, get
+from atrex.agents.base import Choice, Task, get
 from atrex.cli.main import app
 from atrex.errors import UserError
 
@@ -86,7 +86,19 @@ def test_a_base_url_that_is_none_is_one_line(name, folder):
         get(name)(Choice(name, base_url="ftp://x"))
 
 
-def test_certificates_that_are_named_are_passed_on_and_readable(monkeypatch, tmp_path):
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "own.pem"))
-    env, readable = cli_stream.certificates()
-    assert env["SSL_CERT_FILE"] == str(tmp_path / "own.pem") in readable
+@pytest.mark.parametrize("name", list(KEYS))
+def test_a_base_url_with_a_password_is_refused(name, folder):
+    _program(folder / name)
+    with pytest.raises(UserError, match="--base-url: expected no name and password"):
+        get(name)(Choice(name, base_url="https://me:secret@gateway.example"))
+
+
+@pytest.mark.parametrize("name", list(KEYS))
+def test_the_key_is_in_no_hand_but_the_supervisors(name, folder, monkeypatch, tmp_path):
+    """Nothing that is written for the program, or printed of the agent, has it."""
+    monkeypatch.setenv(KEYS[name], "sk-real-0123456789")
+    _program(folder / name)
+    agent = get(name)(Choice(name))
+    task = Task("rms_norm", "cpp", "", 0.0)
+    assert agent.terms(task).service.key == "sk-real-0123456789" and agent.terms(task).hosts == ()
+    assert "sk-real" not in repr(agent.terms(task))

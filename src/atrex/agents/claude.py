@@ -14,7 +14,7 @@ from typing import Any
 from atrex.agents import cli_stream
 from atrex.agents.base import Choice, Need, Policy, Task, register
 from atrex.agents.events import Cost, Ended, Event, Message, Model, Output, ToolCall, ToolResult, Tools, Usage
-from atrex.agents.jail import Jail, Terms
+from atrex.agents.jail import PLACEHOLDER, Jail, Service, Terms
 
 _KEY = "ANTHROPIC_API_KEY"
 _API = "https://api.anthropic.com"
@@ -29,6 +29,8 @@ _FLAGS = (
     "--permission-mode", "bypassPermissions", "--setting-sources", "", "--strict-mcp-config",
     "--disable-slash-commands", "--no-session-persistence",
 )  # fmt: skip
+# What it asks of the service: replies, and counts of tokens where it has to know how long a conversation is.
+_REQUESTS = ("POST /v1/messages", "POST /v1/messages/count_tokens")
 _SWITCHES = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_TELEMETRY": "1",
@@ -52,8 +54,7 @@ class Claude:
     keeps_usd = True
 
     def __init__(self, choice: Choice):
-        self._model, self._base_url = choice.model, choice.base_url
-        self._host = cli_stream.host(choice.base_url, _API)
+        self._model, self._base_url = choice.model, cli_stream.address(choice.base_url, _API)
         self._program = cli_stream.find("claude")
         self._key = os.environ.get(_KEY, "")
 
@@ -62,8 +63,8 @@ class Claude:
         return cli_stream.needs("claude", "@anthropic-ai/claude-code", _KEY, "https://console.anthropic.com")
 
     def terms(self, task: Task) -> Terms:
-        readable = [*self._program.readable, *cli_stream.certificates()[1]]
-        return Terms(readable=readable, hosts=[self._host], device=task.device)
+        service = Service(self._base_url, self._key, _REQUESTS, None if task.policy == "extended" else _beyond)
+        return Terms(readable=self._program.readable, service=service, device=task.device)
 
     def secrets(self) -> tuple[str, ...]:
         return (self._key,)
@@ -75,11 +76,18 @@ class Claude:
             argv += ["--model", self._model]
         if task.budget_usd is not None:
             argv += ["--max-budget-usd", f"{task.budget_usd:.6f}"]
-        env = cli_stream.certificates()[0] | _SWITCHES
-        env |= {_KEY: self._key, "CLAUDE_CONFIG_DIR": str(jail.home / "claude")}
-        if self._base_url:
-            env["ANTHROPIC_BASE_URL"] = self._base_url
+        env = _SWITCHES | {_KEY: PLACEHOLDER, "CLAUDE_CONFIG_DIR": str(jail.home / "claude")}
+        env["ANTHROPIC_BASE_URL"] = jail.terms.service.inside
         yield from cli_stream.follow(jail, argv, env, task.prompt, task.deadline, ClaudeReader(task.policy))
+
+
+def _beyond(request: dict[str, Any]) -> str | None:
+    """Why a request goes beyond the policy `default`, whoever in the jail makes it: tools that the service runs."""
+    tools = request.get("tools")
+    kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    kinds += [name for name in ("mcp_servers", "container") if request.get(name)]
+    others = sorted({str(kind) for kind in kinds if kind not in (None, "custom")})
+    return f"tools of the service are off under --policy default: {', '.join(others)}" if others else None
 
 
 @dataclass

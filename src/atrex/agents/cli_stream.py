@@ -9,21 +9,18 @@ import json
 import os
 import re
 import shutil
-import ssl
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from atrex.agents.base import Need, Policy
 from atrex.agents.events import Ended, Event, Output
 from atrex.agents.jail import Jail
-from atrex.agents.jail.proxy import parse_host
+from atrex.agents.jail.ask import parse_host
 from atrex.errors import UserError
 
-# Where a person names the certificates of a network that is looked into; programs read different ones.
-_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")
-_CERTIFICATE_FOLDERS = ("/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")
 _BEYOND_DEFAULT = re.compile(r"web|browser|agent|notebook|task", re.IGNORECASE)
 # Of the service, not of the agent: refused keys, timeouts, rates, overload, failures.
 _PROVIDER = (401, 403, 408, 409, 429)
@@ -78,20 +75,15 @@ def needs(program: str, package: str, key: str, where: str) -> list[Need]:
     ]
 
 
-def host(base_url: str | None, usual: str) -> str:
-    """The one host that the agent speaks to. Raises UserError for a base URL that is none."""
+def address(base_url: str | None, usual: str) -> str:
+    """Where the model answers. Raises UserError for a base URL that is none, or that holds a name and password."""
     try:
         parse_host(base_url or usual)
     except ValueError as error:
         raise UserError(f"--base-url {error}") from None
+    if base_url and "@" in urlsplit(base_url).netloc:
+        raise UserError("--base-url: expected no name and password in it, since it goes into the record")
     return base_url or usual
-
-
-def certificates() -> tuple[dict[str, str], list[str]]:
-    """(environment, paths) by which a program in a jail knows whom to trust as a server."""
-    named = {name: os.path.abspath(os.environ[name]) for name in _CERTIFICATES if os.environ.get(name)}
-    usual = ssl.get_default_verify_paths()
-    return named, [*named.values(), *filter(None, (usual.cafile, usual.capath)), *_CERTIFICATE_FOLDERS]
 
 
 def beyond(policy: Policy, tools: Iterable[str]) -> list[str]:

@@ -16,12 +16,15 @@ from typing import Any
 
 from atrex.agents import chat, cli_stream
 from atrex.agents.base import Choice, Need, Policy, Task, register
-from atrex.agents.codex_session import Sessions, offered
+from atrex.agents.codex_session import Sessions, given_tools, offered
 from atrex.agents.events import Ended, Event, Message, Model, Output, ToolCall, ToolResult, Tools, Usage
-from atrex.agents.jail import Jail, Terms
+from atrex.agents.jail import PLACEHOLDER, Jail, Service, Terms
 
 _KEY = "OPENAI_API_KEY"
 _API = "https://api.openai.com/v1"
+# Replies, and the short form of a long conversation. Tools of these kinds run here, all others at the service.
+_REQUESTS = ("POST /responses", "POST /responses/compact")
+_RUN_HERE = ("custom", "function", "local_shell")
 # The jail confines it, and a sandbox of its own needs namespaces that the jail refuses.
 _FLAGS = ("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 # Nothing but the task and the model: nothing sent elsewhere, nothing kept, no instructions beside the prompt; and an
@@ -36,6 +39,7 @@ _SETTINGS: dict[str, Any] = {
     "skills.bundled.enabled": False,
     "shell_environment_policy.inherit": "all",
     "shell_environment_policy.exclude": [_KEY],
+    "allow_login_shell": False,  # it would read files of the system that are shut here, or not, as time falls
     "features.unbounded_connection_retries": False,
     "tools.experimental_request_user_input.enabled": False,
     "features.goals": False,
@@ -79,8 +83,7 @@ class Codex:
     keeps_usd = False
 
     def __init__(self, choice: Choice):
-        self._model, self._base_url = choice.model, choice.base_url or _API
-        self._host = cli_stream.host(choice.base_url, _API)
+        self._model, self._base_url = choice.model, cli_stream.address(choice.base_url, _API)
         self._program = cli_stream.find("codex")
         self._key = os.environ.get(_KEY, "")
         self._tools: dict[Policy, tuple[str, ...] | None] = {}
@@ -91,7 +94,8 @@ class Codex:
         return cli_stream.needs("codex", "@openai/codex", _KEY, "https://platform.openai.com")
 
     def terms(self, task: Task) -> Terms:
-        return Terms(readable=self._readable(), hosts=[self._host], device=task.device)
+        service = Service(self._base_url, self._key, _REQUESTS, None if task.policy == "extended" else _beyond)
+        return Terms(readable=self._program.readable, service=service, device=task.device)
 
     def secrets(self) -> tuple[str, ...]:
         return (self._key,)
@@ -107,7 +111,7 @@ class Codex:
             reason = f"codex has tools beyond --policy {task.policy}: {', '.join(extra)}"
             yield Ended(how="error", reason=reason)
             return
-        argv, env = self._prepare(jail, task.policy, self._base_url, self._key)
+        argv, env = self._prepare(jail, task.policy)
         reader = CodexReader(Sessions(jail.home / "codex"), chat.price if self._base_url == _API else None)
         prompt = task.prompt
         for pause in (*_PAUSES, None):
@@ -123,22 +127,19 @@ class Codex:
                 if isinstance(event, Ended):
                     return
 
-    def _readable(self) -> list[str]:
-        return [*self._program.readable, *cli_stream.certificates()[1]]
-
-    def _prepare(self, jail: Jail, policy: Policy, base_url: str, key: str) -> tuple[list[str], dict[str, str]]:
+    def _prepare(self, jail: Jail, policy: Policy) -> tuple[list[str], dict[str, str]]:
         """Write its configuration into a home of its own: (command, environment)."""
         home = jail.home / "codex"
         home.mkdir(exist_ok=True)
         provider = {
             "model_providers.atrex.name": "OpenAI" if self._base_url == _API else "atrex",  # it goes by that name
-            "model_providers.atrex.base_url": base_url,
+            "model_providers.atrex.base_url": jail.terms.service.inside,
             "model_providers.atrex.env_key": _KEY,
             "model_providers.atrex.wire_api": "responses",
         }
         (home / "config.toml").write_text(_toml(_SETTINGS | provider | _OF_POLICY[policy]), encoding="utf-8")
         argv = [*self._command(), "-"]
-        return argv, cli_stream.certificates()[0] | {"CODEX_HOME": str(home), _KEY: key}
+        return argv, {"CODEX_HOME": str(home), _KEY: PLACEHOLDER}
 
     def _command(self) -> list[str]:
         return [*self._program.argv, *_FLAGS, *(["--model", self._model] if self._model else [])]
@@ -150,10 +151,14 @@ class Codex:
         """The tools that it offers to the model under a policy, asked once."""
         with self._asking:
             if self._tools.get(policy) is None:
-                self._tools[policy] = offered(
-                    self._readable(), lambda jail, url: self._prepare(jail, policy, url, "none")
-                )
+                self._tools[policy] = offered(self._program.readable, lambda jail: self._prepare(jail, policy))
             return self._tools[policy]
+
+
+def _beyond(request: dict[str, Any]) -> str | None:
+    """Why a request goes beyond the policy `default`, whoever in the jail makes it: tools that the service runs."""
+    others = sorted({str(tool.get("type")) for tool in given_tools(request) if tool.get("type") not in _RUN_HERE})
+    return f"tools of the service are off under --policy default: {', '.join(others)}" if others else None
 
 
 def _toml(settings: dict[str, Any]) -> str:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from atrex.agents.jail import Jail, Terms
+from atrex.agents.jail import Jail, Service, Terms
 
 _MOST = 64 << 20  # bytes of a session's file
 _PATIENCE = 60.0  # seconds for the first request
 _NESTED = re.compile(r"declare const tools: \{ (\w+)\(")
+_MORE = "additional_tools"  # which are used from scripts that are given to `exec`
 _KINDS = ("session_meta", "turn_context", "token_usage_record", "event_msg", "response_item")
 
 
@@ -83,19 +84,19 @@ class Sessions:
 
 
 def offered(
-    readable: Sequence[str], prepare: Callable[[Jail, str], tuple[list[str], dict[str, str]]]
+    readable: Sequence[str], prepare: Callable[[Jail], tuple[list[str], dict[str, str]]]
 ) -> tuple[str, ...] | None:
     """Names of the tools in the first request that the program sends, sorted; None when it sends none.
 
-    `prepare` sets it up in a jail for a base URL: (command, environment). The service there is ours, and refuses.
+    `prepare` sets it up in a jail: (command, environment). The service there is ours, and refuses.
     """
     asked: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory(prefix="atrex-") as root,
         _Service(asked) as url,
-        Jail(Path(root), Terms(readable=readable, hosts=[url])) as jail,
+        Jail(Path(root), Terms(readable=readable, service=Service(url, "", ("POST /responses",)))) as jail,
     ):
-        argv, env = prepare(jail, url)
+        argv, env = prepare(jail)
         jail.start(argv, env, stdin=b"Which tools do you have?")
         with contextlib.suppress(TimeoutError):
             for _ in jail.lines(time.monotonic() + _PATIENCE):
@@ -105,22 +106,30 @@ def offered(
 
 
 def tools_of(request: dict[str, Any]) -> tuple[str, ...]:
-    """Names of the tools of a request to the Responses API, sorted; those within namespaces and within `exec` too.
+    """Names of the tools of a request to the Responses API, sorted; those within namespaces and within `exec` too."""
+    return tuple(sorted(set(_names(given_tools(request)))))
 
-    Some models are told of their tools by an item of the input, and use them from scripts that they give to `exec`.
-    """
-    given = list(request.get("tools") or ())
-    for item in request.get("input") or ():
-        if isinstance(item, dict) and item.get("type") == "additional_tools":
-            given += item.get("tools") or ()
-    return tuple(sorted(set(_names(given))))
+
+def given_tools(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tools of a request, those in namespaces too. Some models are told of theirs by an item of the input."""
+    places = [request, *(item for item in _dicts(request.get("input")) if item.get("type") == _MORE)]
+    return [tool for place in places for tool in _flat(place.get("tools"))]
+
+
+def _flat(given: Any) -> Iterator[dict[str, Any]]:
+    for tool in _dicts(given):
+        if tool.get("type") == "namespace":
+            yield from _flat(tool.get("tools"))
+        else:
+            yield tool
+
+
+def _dicts(given: Any) -> list[dict[str, Any]]:
+    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
 
 
 def _names(tools: list[dict[str, Any]]) -> Iterator[str]:
     for tool in tools:
-        if tool.get("type") == "namespace":
-            yield from _names(tool.get("tools") or [])
-            continue
         yield tool.get("name") or tool["type"]
         yield from _NESTED.findall(tool.get("description") or "")
 

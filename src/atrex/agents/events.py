@@ -95,7 +95,10 @@ class Output(_Event):
 
 
 class Asked(_Event):
-    """The agent's network: a host that it wanted to reach, and whether it was let through."""
+    """The agent's network: a host that it wanted to reach, and whether it was let through.
+
+    Of a request to the model's service also its `path`, the `model` that was asked, and the `status` of the answer.
+    """
 
     kind: Literal["asked"] = "asked"
     host: str
@@ -104,6 +107,9 @@ class Asked(_Event):
     sent: int = 0
     received: int = 0
     error: str | None = None
+    path: str | None = None
+    model: str | None = None
+    status: int | None = None
 
 
 class Ended(_Event):

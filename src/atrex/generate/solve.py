@@ -84,7 +84,7 @@ class Solver:
                     for each in jail.asked:
                         transcript.add(_asked(each))
                         if not each.allowed:
-                            refused.add(f"{each.host}:{each.port}")
+                            refused.add(f"{each.host}:{each.port}{each.path or ''}")
                 transcript.add(ended)
                 if self._stopping.is_set():
                     shutil.rmtree(root, ignore_errors=True)
@@ -156,6 +156,4 @@ class Solver:
 
 
 def _asked(ask: Ask) -> Asked:
-    return Asked(
-        host=ask.host, port=ask.port, allowed=ask.allowed, sent=ask.sent, received=ask.received, error=ask.error
-    )
+    return Asked(**{name: getattr(ask, name) for name in Asked.model_fields if name != "kind"})

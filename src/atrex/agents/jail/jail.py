@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from atrex.agents.jail import network
-from atrex.agents.jail.proxy import Ask, Proxy, parse_host
+from atrex.agents.jail.ask import Ask, parse_host
+from atrex.agents.jail.proxy import Proxy
+from atrex.agents.jail.service import Service
 from atrex.evaluate.confine import processes
 from atrex.evaluate.confine.limits import Limits
 from atrex.evaluate.confine.watch import PERIOD, Watch
@@ -38,12 +40,14 @@ class Terms:
     """What a program in a jail may use.
 
     `readable` are its own files beyond system and Python packages, `hosts` ("host" or "host:port") what it may reach,
-    none without network; `device` "cpu" or "cuda". `hidden` are folders below readable ones that stay shut.
+    none without network; `service` is a model's that it speaks to without knowing the key; `device` "cpu" or "cuda".
+    `hidden` are folders below readable ones that stay shut.
     """
 
     readable: Sequence[str] = ()
     hidden: Sequence[str] = ()
     hosts: Sequence[str] = ()
+    service: Service | None = None
     device: str = "cpu"
     limits: Limits | None = None
     unix_sockets: bool = False
@@ -66,6 +70,7 @@ class Jail:
         self.asked: list[Ask] = []  # what programs asked of the network
         self.excess: str | None = None
         self._hosts = [parse_host(host) for host in terms.hosts]
+        self._network = bool(self._hosts or terms.service)
         self._process: subprocess.Popen[bytes] | None = None
         self._proxy: Proxy | None = None
         self._watching: threading.Thread | None = None
@@ -111,7 +116,7 @@ class Jail:
                 self.stop()
                 raise
         if listener is not None:
-            self._proxy = Proxy(listener, self._hosts, self.asked.append)
+            self._proxy = Proxy(listener, self._hosts, self.asked.append, self.terms.service)
         self._watching = threading.Thread(target=self._watch, args=(self._process,), daemon=True)
         self._watching.start()
         if talk:
@@ -124,7 +129,7 @@ class Jail:
             "supervisor": os.getpid(),
             "root": str(self.root),
             "kept": [sys.prefix, sys.base_prefix, *self.terms.readable, *self.terms.path],
-            "network": bool(self._hosts),
+            "network": self._network,
             "device": self.terms.device,
             "folders": [str(self.workspace), str(self.home)],
             "limits": asdict(self.limits),
@@ -146,7 +151,7 @@ class Jail:
             why = self._process.stderr.read().decode(errors="replace").strip().splitlines()
             raise JailError(f"the jail did not come up: {why[-1] if why else 'no answer'}")
         self.held = json.loads(said)["held"]
-        if self._hosts and not fds:
+        if self._network and not fds:
             raise JailError("no network namespace can be made here, so hosts cannot be let through; see atrex doctor")
         return socket.socket(fileno=fds[0]) if fds else None
 
@@ -155,9 +160,11 @@ class Jail:
         folders = [*self.terms.path, str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
         home = str(self.home)
         env = passed | {"PATH": os.pathsep.join(folders), "HOME": home, "TMPDIR": f"{home}/tmp", "USER": "agent"}
-        if self._hosts:
+        if self._network:
             proxy = f"http://127.0.0.1:{network.PORT}"
             env |= {name: proxy for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY")}
+        if self.terms.service is not None:
+            env |= {name: "127.0.0.1" for name in ("NO_PROXY", "no_proxy")}
         return env
 
     # -- running ---------------------------------------------------------------------------------------------------

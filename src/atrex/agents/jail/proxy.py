@@ -1,7 +1,8 @@
 """The one way out of a jail: an HTTP proxy with a list of hosts, which keeps a note of every ask.
 
 It runs in the supervisor, which accepts from a listener inside the jail's network. CONNECT opens a tunnel; a plain
-request with an absolute address is passed on, one for each connection. Nothing else is answered.
+request with an absolute address is passed on, one for each connection; one that is meant for the listener itself goes
+to the model's service, where there is one. Nothing else is answered.
 """
 
 from __future__ import annotations
@@ -11,42 +12,31 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from atrex.agents.jail import network
+from atrex.agents.jail.ask import Ask, parse_host
+from atrex.agents.jail.service import Relay, Service, cut
 
 _HEAD = 16 << 10  # bytes of a request's head
 _PATIENCE = 15.0  # seconds for the head, and for a connection to be made
 _IDLE = 900.0  # a model may think for minutes before it says a word
 _MOST = 64  # connections at once
-_PORTS = {"http": 80, "https": 443}
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One connection that was asked for: where to, whether it was let through, bytes either way, seconds."""
-
-    host: str
-    port: int
-    allowed: bool
-    sent: int = 0
-    received: int = 0
-    seconds: float = 0.0
-    error: str | None = None
-
-
-def parse_host(text: str) -> tuple[str, int]:
-    """("host", port) of "host", "host:port" or an address with a scheme. Raises ValueError."""
-    parts = urlsplit(text if "://" in text else f"https://{text}")
-    if not parts.hostname or (parts.scheme not in _PORTS):
-        raise ValueError(f"{text!r}: expected a host, host:port or an http(s) address")
-    return parts.hostname.lower(), parts.port or _PORTS[parts.scheme]
+_LAST_WORDS = 5.0  # seconds in which what is cut off is still noted
 
 
 class Proxy:
     """Serves a listener until `close`. `hosts` are (name, port) pairs; threads call `note` for every ask."""
 
-    def __init__(self, listener: socket.socket, hosts: Iterable[tuple[str, int]], note: Callable[[Ask], None]):
+    def __init__(
+        self,
+        listener: socket.socket,
+        hosts: Iterable[tuple[str, int]],
+        note: Callable[[Ask], None],
+        service: Service | None = None,
+    ):
         self._listener, self._hosts, self._note = listener, frozenset(hosts), note
+        self._relay = Relay(service, self._kept) if service is not None else None
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._free = threading.BoundedSemaphore(_MOST)
@@ -55,16 +45,19 @@ class Proxy:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and cut what is open."""
+        """Stop, and cut what is open; what was asked is noted then."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
             for each in self._open:
-                with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+                cut(each)
         self._thread.join(_PATIENCE)
+        until = time.monotonic() + _LAST_WORDS
+        for _ in range(_MOST):
+            if not self._free.acquire(timeout=max(0.0, until - time.monotonic())):
+                return
 
     def _serve(self) -> None:
         while not self._closed:
@@ -98,6 +91,9 @@ class Proxy:
         head, rest = _read_head(client)
         method, target, version = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
         connect = method == "CONNECT"
+        if self._relay is not None and not connect and _is_ours(target):
+            self._note(self._relay.answer(client, head, rest))
+            return
         host, port = parse_host(target)
         if not connect and not target.startswith("http://"):
             client.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -124,6 +120,11 @@ class Proxy:
                 first = _origin_form(method, target, version, head) + rest
             sent, received = _relay(client, server, first)
         self._note(Ask(host, port, True, sent, received, time.monotonic() - started))
+
+
+def _is_ours(target: str) -> bool:
+    """Whether a request is for the listener itself, also where a program sends it as to a proxy."""
+    return target.startswith("/") or urlsplit(target).netloc == f"127.0.0.1:{network.PORT}"
 
 
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:

@@ -6,6 +6,7 @@ thread or device was started, so that a kernel that crashes or hangs takes its o
     {"do": "sizes"}                                    bytes of the operands of every shape
     {"do": "survey", "source", "shapes", "check"}      which of these shapes are quick enough to be measured
     {"do": "compare", "incumbent", "trial", "shapes", "check", "repeats", "seed"}          their times, pair by pair
+    {"do": "alone", "source", "shapes", "check", "repeats", "seed"}    times of one kernel, and what it has compiled to
 
 Each has a "limit" in seconds. `measure.py cpu|cuda [FLUSH_LIBRARY SWEEP_BYTES]`, in a folder with reference.py,
 input.py and shapes.json. The times are for a search: whoever judges a kernel takes his own.
@@ -13,11 +14,13 @@ input.py and shapes.json. The times are for a search: whoever judges a kernel ta
 
 import contextlib
 import ctypes
+import hashlib
 import importlib.util
 import json
 import os
 import random
 import select
+import shutil
 import signal
 import sys
 import tempfile
@@ -54,7 +57,7 @@ def _device_name():
 
 
 def _answer(order):
-    work = {"sizes": _sizes, "survey": _survey, "compare": _compare}[order["do"]]
+    work = {"sizes": _sizes, "survey": _survey, "compare": _compare, "alone": _alone}[order["do"]]
     return _forked(lambda say: work(order, say), order["limit"])
 
 
@@ -166,6 +169,39 @@ def _compare(order, say):
             model(**_fresh(inputs))
         times[name] = _pairs(models, inputs, clock, order["repeats"], drawn)
     return {"times": times}
+
+
+def _alone(order, say):
+    say("compile")
+    began, scratch = time.monotonic(), tempfile.mkdtemp()
+    tempfile.tempdir = scratch
+    kernel, given = _module(order["source"]), _module("input.py")
+    seconds, shapes, device = time.monotonic() - began, _shapes(), _device()
+    reference = _module("reference.py") if order["check"] else None
+    for name in order["check"]:
+        say(f"check of shape {name}")
+        _check(kernel, reference, given, shapes[name], name, order["seed"], device)
+    clock, times = _Clock(), {}
+    for name in order["shapes"]:
+        say(f"times of shape {name}")
+        inputs = _inputs(given, shapes[name], order["seed"], device)
+        model = kernel.Model(**shapes[name]["init_kwargs"]).to(device)
+        model(**_fresh(inputs))
+        times[name] = [clock.time(model, _fresh(inputs)) for _ in range(order["repeats"])]
+    libraries = _libraries(scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
+    return {"times": times, "libraries": libraries, "seconds": seconds}
+
+
+def _libraries(folder):
+    """SHA-256 of the shared libraries below a folder that are mapped into this process."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.rstrip("\n").split(maxsplit=5)[-1] for line in maps if os.path.join(folder, "") in line}
+    found = []
+    for path in sorted(path for path in paths if ".so" in path):
+        with open(path, "rb") as file:
+            found.append(hashlib.sha256(file.read()).hexdigest())
+    return found
 
 
 def _pairs(models, inputs, clock, repeats, drawn):
