@@ -7,9 +7,9 @@ only `hovertemplate`, which is ours, is passed on as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 # Each has a contrast of 3 to 1 or more against the light and the dark background of the stylesheet.
 COLOURS = (
@@ -27,6 +27,7 @@ class Plot:
     to which each point's key is added. A click on the point goes there.
     """
 
+    part: ClassVar[str] = "plot"
     name: str
     title: str
     traces: Sequence[Mapping[str, Any]]
@@ -39,7 +40,9 @@ class Plot:
     @property
     def points(self) -> int:
         """How many points are drawn."""
-        return sum(len(t.get("x") or t.get("y") or ()) for t in self.traces)
+        return sum(
+            sum(map(len, t["z"])) if "z" in t else len(t.get("x") or t.get("y") or ()) for t in self.traces
+        )  # fmt: skip
 
 
 @dataclass
@@ -78,6 +81,19 @@ def plain(text: str) -> str:
 def short(text: str, length: int = 36) -> str:
     """A name that fits an axis or a legend: its end, where names mostly differ."""
     return text if len(text) <= length else "…" + text[1 - length :]
+
+
+def labels(names: Iterable[str], length: int = 36) -> dict[str, str]:
+    """Names as an axis or a legend shows them, each of its own: an axis takes equal labels for one place."""
+    made: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        label = base = short(name, length)
+        n = 1
+        while label in made.values():
+            n += 1
+            label = f"{base} ({n})"
+        made[name] = label
+    return made
 
 
 def significant(value: float | None, digits: int = 5) -> float | None:

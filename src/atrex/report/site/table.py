@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from atrex.report.study import table as study
 
@@ -28,18 +28,23 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Heading:
-    """A column. `number` aligns to the right; `choose` offers its values as a menu beside the filter."""
+    """A column. `number` aligns to the right; `choose` offers its values as a menu beside the filter.
+
+    With `many`, a cell of a column to choose from holds several values with ", " between them.
+    """
 
     title: str
     number: bool = True
     choose: bool = False
     hint: str | None = None
+    many: bool = False
 
 
 @dataclass(frozen=True)
 class TableView:
     """A table on a page. `name` is its id there; `data` are links to it as data: label -> path from the site's root."""
 
+    part: ClassVar[str] = "table"
     name: str
     title: str
     headings: Sequence[Heading]

@@ -49,6 +49,11 @@
     table.dataset.sorted = `${column} ${direction}`;
   };
 
+  const valuesOf = (th, cell) => {
+    const text = cell.textContent.trim();
+    return th.dataset.choose === "many" ? text.split(", ") : [text];
+  };
+
   const enhanceTable = (section) => {
     const table = section.querySelector("table");
     if (!table || table.dataset.ready) return;
@@ -73,7 +78,7 @@
     count.setAttribute("role", "status");
     const menus = heads.flatMap((th, column) => {
       if (!("choose" in th.dataset)) return [];
-      const choices = [...new Set(rows.map((row) => row.cells[column].textContent.trim()))].sort((a, b) => compare(a, b));
+      const choices = [...new Set(rows.flatMap((row) => valuesOf(th, row.cells[column])))].sort((a, b) => compare(a, b));
       if (choices.length < 2) return [];
       const menu = make("select", {}, make("option", { value: "", textContent: "all" }),
         ...choices.map((text) => make("option", { value: text, textContent: text.length > 60 ? text.slice(0, 59) + "…" : text })));
@@ -86,7 +91,7 @@
       for (const row of rows) {
         const text = row.textContent.toLowerCase();
         row.hidden = !(words.every((word) => text.includes(word)) &&
-          menus.every((menu) => !menu.value || row.cells[menu.dataset.column].textContent.trim() === menu.value));
+          menus.every((menu) => !menu.value || valuesOf(heads[menu.dataset.column], row.cells[menu.dataset.column]).includes(menu.value)));
         shown += !row.hidden;
       }
       count.textContent = `${shown} of ${rows.length} rows`;
