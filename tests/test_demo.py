@@ -6,18 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from atrex.cli.main import app
 from atrex.demo import CANDIDATES, EXAMPLES, STEPS, Step, run_demo
 from atrex.errors import UserError
-from tests.docs.parsing import parse
+from tests.docs.parsing import cli, parse
 
 
 def test_every_step_is_a_command_of_the_cli():
     for step in STEPS:
-        parse(get_command(app), list(step.arguments))
+        parse(cli(), list(step.arguments))
 
 
 def test_the_candidates_ship_with_the_package():

@@ -12,22 +12,28 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")],
     key=lambda path: (path.parent != ROOT, path),
 )
-FENCE = re.compile(r"^(\s*)(```+|~~~+)\s*([\w+-]*)\s*$")
+FENCE = re.compile(r'^(\s*)(```+|~~~+)\s*([\w+-]*)(?: title="([^"]+)")?\s*$')
 SHELL = ("sh", "bash", "shell", "console")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A code block: its page, the line it begins at, the language of its fence (None: indented) and its text."""
+    """A code block: its page, the line it begins at, the language of its fence (None: indented) and its text.
+
+    One with a title is a file of that name, which the page says to save.
+    """
 
     page: str
     line: int
     language: str | None
     text: str
+    title: str | None = None
 
     @property
     def is_shell(self) -> bool:
         """Whether a reader types it: fenced as shell, or indented, which the pages keep for commands."""
+        if self.title:
+            return False
         return self.language in SHELL if self.language is not None else True
 
     @property
@@ -57,9 +63,10 @@ def blocks(path: Path) -> Iterator[Block]:
         line = lines[number]
         fence = FENCE.match(line)
         if fence:
-            indent, mark, language = fence.groups()
+            indent, mark, language, title = fence.groups()
             end = next(n for n in range(number + 1, len(lines)) if lines[n].strip() == mark)
-            yield Block(page, number + 2, language, "\n".join(x.removeprefix(indent) for x in lines[number + 1 : end]))
+            text = "\n".join(x.removeprefix(indent) for x in lines[number + 1 : end])
+            yield Block(page, number + 2, language, text, title)
             number = end + 1
             blank = False
             continue

@@ -58,7 +58,7 @@ def check(line: str) -> None:
             continue
         program, arguments = words[0], words[1:]
         if program == "atrex":
-            parse(get_command(app), arguments)
+            parse(cli(), arguments)
         elif program == "make":
             _check_make(arguments)
         elif program in ("pip", "pip3"):
@@ -69,21 +69,30 @@ def check(line: str) -> None:
             raise ValueError(f"{program}: no program that the pages are known to use")
 
 
+@cache
+def cli() -> Any:
+    """The whole command line, built once."""
+    return get_command(app)
+
+
 def parse(command: Any, arguments: list[str], name: str = "atrex") -> None:
     """Let every command on the way to the last subcommand parse its options and arguments, and run nothing.
 
     Raises the CLI's own usage error where an option does not exist, an argument is missing or a value has another type.
     """
     parent = None
-    while True:
-        context = command.make_context(name, list(arguments), parent=parent)
-        rest = [*getattr(context, "_protected_args", []), *context.args]
-        if not hasattr(command, "resolve_command"):
-            return
-        if not rest:
+    while hasattr(command, "resolve_command"):
+        if not arguments:
             raise ValueError(f"{name}: a group, expected one of its commands")
-        name, command, arguments = command.resolve_command(context, rest)
-        parent = context
+        parent = command.make_context(name, list(arguments), parent=parent)
+        name, command, arguments = command.resolve_command(parent, [*parent._protected_args, *parent.args])
+    if "..." in arguments:  # stands for options that the page has shown before
+        known = {option for parameter in command.params for option in parameter.opts}
+        unknown = [word for word in arguments if word.startswith("--") and word not in known]
+        if unknown:
+            raise ValueError(f"{name}: no option {unknown[0]}")
+        return
+    command.make_context(name, list(arguments), parent=parent)
 
 
 def _check_make(arguments: list[str]) -> None:
@@ -113,6 +122,11 @@ def _check_python(arguments: list[str]) -> None:
             return
         path = ROOT / module.replace(".", "/")
         sources = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    elif arguments[0] == "-c":
+        compile(arguments[1], "-c", "exec")
+        return
+    elif "/" not in arguments[0]:  # a file that an earlier command of the page has written
+        return
     else:
         sources, arguments = [ROOT / arguments[0]], arguments[1:]
     if not all(source.is_file() for source in sources):
