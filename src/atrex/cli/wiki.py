@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atrex.cli import wiki_sources
+from atrex.cli import wiki_drafts, wiki_sources
 
 if TYPE_CHECKING:
     from atrex.wiki.hardware import Sheet
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 app.command("add-source")(wiki_sources.add_source)
 app.command("sources")(wiki_sources.sources)
+app.command("drafts")(wiki_drafts.drafts)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 CardsOption = Annotated[Path | None, typer.Option("--cards", help="A folder of cards; default: the shipped ones.")]
@@ -119,19 +120,31 @@ def spec(
 
 
 @app.command()
-def check(cards: CardsOption = None, as_json: JsonOption = False) -> None:
-    """Check every card: schema, links, sources, figures, duplicates, kernels. Exit status 1 if something is wrong."""
+def check(
+    cards: CardsOption = None,
+    drafts: Annotated[
+        Path | None, typer.Option(help="A folder of drafts; default: wiki-drafts, if it is there.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every card: schema, links, sources, figures, duplicates, kernels. Exit status 1 if something is wrong.
+
+    Drafts are held to the same, and what is left to do on them does not change the exit status.
+    """
     from dataclasses import asdict
 
     from atrex.errors import UserError
     from atrex.wiki.check import check_cards, checkout
+    from atrex.wiki.drafts import FOLDER, check_drafts
     from atrex.wiki.load import CARDS
 
-    if cards is not None and not cards.is_dir():
-        raise UserError(f"--cards {cards}: no such folder")
+    for name, folder in (("--cards", cards), ("--drafts", drafts)):
+        if folder is not None and not folder.is_dir():
+            raise UserError(f"{name} {folder}: no such folder")
     root = checkout()
     wiki, findings = check_cards(cards or CARDS, root)
     wrong = [finding for finding in findings if not finding.note]
+    drafted, left = check_drafts(drafts or FOLDER, wiki, root)
     sources = [source for card in wiki for source in card.sources]
     counts = {
         "cards": len(wiki.cards),
@@ -142,13 +155,18 @@ def check(cards: CardsOption = None, as_json: JsonOption = False) -> None:
         "wrong": len(wrong),
     }
     if as_json:
-        print(json.dumps(counts | {"findings": [asdict(finding) for finding in findings]}, indent=2))
+        of_drafts = {"drafts": len(drafted), "left": [asdict(finding) for finding in left]}
+        print(json.dumps(counts | {"findings": [asdict(finding) for finding in findings]} | of_drafts, indent=2))
     else:
         for finding in findings:
             print(f"{finding}{' (note)' if finding.note else ''}")
+        for finding in left:
+            print(f"draft {finding}")
         for title, table in (("by kind", counts["by_kind"]), ("by architecture", counts["by_arch"])):
             print(f"{title}: " + ", ".join(f"{name} {n}" for name, n in table.items()))
         print(f"{len(wiki.cards)} cards, {len(sources)} sources, {counts['verified']} verified, {len(wrong)} wrong")
+        if drafted or left:
+            print(f"{len(drafted)} drafts, {len(left)} things left to do on them")
         if root is None:
             print("sources in the project were not looked up: this is no checkout", file=sys.stderr)
     if wrong:

@@ -102,7 +102,7 @@ class Served:
         return self._where(folder) | {"records": [told(record) for record in records], "said": said}
 
     def campaign_status(self, campaign: str | None = None) -> dict[str, Any]:
-        """Where a campaign stands: step, iterations, attempts, what was accepted, S of the first kernel and the best."""
+        """Where a campaign stands: step, iterations, attempts, what was accepted, S of the first and best kernel."""
         return verbs.status(self._folder(campaign))
 
     def campaign_log(self, campaign: str | None = None) -> dict[str, Any]:

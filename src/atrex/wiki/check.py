@@ -14,7 +14,7 @@ from atrex.wiki.duplicates import near_duplicates
 from atrex.wiki.hardware import hardware_cards
 from atrex.wiki.kernels import check_kernel, unlisted_kernels
 from atrex.wiki.load import CARDS, Wiki, card_files, read_card
-from atrex.wiki.schema import CLAIMING, SECTIONS, Card, Kind, prose
+from atrex.wiki.schema import CLAIMING, REVIEW, SECTIONS, Card, Kind, prose
 from atrex.wiki.vocabulary import nearest, vocabulary
 
 WORDS = (150, 400)
@@ -96,6 +96,7 @@ def check_card(card: Card, root: Path | None = None) -> Iterator[Finding]:
         *_figures(card),
         *_length(card),
         *_records(card, root),
+        *_reviewed(card),
     ):
         yield Finding(card.id, field, message)
 
@@ -202,6 +203,14 @@ def blocks_of(body: str) -> list[str]:
             else:
                 blocks.append(line)
     return blocks
+
+
+def _reviewed(card: Card) -> Iterator[tuple[str, str]]:
+    """What a draft left to its reviewer."""
+    said = (card.statement.claim, card.statement.test) if card.statement else ()
+    left = sum(text.count(REVIEW) for text in (card.title, card.mechanism or "", card.body, *said))
+    if left:
+        yield "review", f"{left} lines with {REVIEW} are left; say what they ask for, and take them out"
 
 
 def _length(card: Card) -> Iterator[tuple[str, str]]:

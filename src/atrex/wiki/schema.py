@@ -66,6 +66,9 @@ SECTIONS: dict[Kind, tuple[str, ...]] = {
 # Kinds that claim something about kernels, and so need a sentence that a measurement can refute.
 CLAIMING = (Kind.PATTERN, Kind.PITFALL, Kind.PLAYBOOK, Kind.RECIPE)
 
+REVIEW = "REVIEW:"
+"""Marks what a draft leaves to whoever reviews it; a card has none."""
+
 ID = re.compile(r"^[a-z0-9]+(-[a-z0-9]+)*$")
 _NVIDIA_COUNTER = re.compile(r"^[a-z0-9]+__[a-z0-9_]+(\.[a-z0-9_]+)*$")
 _AMD_COUNTER = re.compile(r"^[A-Z][A-Za-z0-9]*(_[A-Za-z0-9]+)*$")
