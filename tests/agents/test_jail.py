@@ -190,3 +190,10 @@ def test_one_program_at_a_time(tmp_path):
         jail.start(["/bin/sleep", "10"])
         with pytest.raises(JailError, match="already"):
             jail.start(["/bin/true"])
+
+
+def test_nothing_starts_in_a_jail_that_was_shut(tmp_path):
+    with Jail(tmp_path / "jail", Terms()) as jail:
+        jail.kill()
+        with pytest.raises(JailError, match="shut"):
+            jail.start(["/bin/sleep", "1000"])

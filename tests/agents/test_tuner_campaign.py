@@ -20,6 +20,14 @@ def test_a_value_that_the_memory_shows_is_not_proposed_and_one_that_it_hides_is(
     assert {(m.knob, m.new) for m in moves(KNOBS, [], 0)} == {("A", 2), ("A", 4), ("B", 16)}
 
 
+def test_what_was_left_undecided_is_no_evidence_and_is_tried_once_more_after_the_rest():
+    noise = record("set A from 1 to 2", 0.5, "undecided")
+    assert expected([noise], "A") == expected([], "A")
+    assert ((last := moves(KNOBS, [noise], 0)[-1]).knob, last.new) == ("A", 2)
+    assert ("A", 2) not in {(m.knob, m.new) for m in moves(KNOBS, [noise] * 2, 0)}
+    assert not stuck([record(f"set A from 1 to {i}", outcome="undecided") for i in range(9)], 0)
+
+
 def test_a_knob_that_brought_something_comes_first_and_one_that_cost_comes_last():
     assert moves(KNOBS, [record("set A from 1 to 2", 1.3)], 0)[0].knob == "A"
     assert moves(KNOBS, [record("set A from 1 to 2", 0.8)], 0)[0].knob == "B"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -215,3 +216,30 @@ def test_a_problem_asked_again_goes_on_with_what_is_there(tmp_path, suite):
     work = Work(tmp_path, Interrupted(), Choice("i"), "cpp", target("cpp", None, None), "default", Budget())
     record = Solver(work, back_off=(0.0,)).solve(suite.problem("rms_norm"), 0)
     assert (record.ended, record.attempts) == ("done", 2) and record.candidate_sha256
+
+
+def test_an_interrupt_ends_an_agent_that_is_about_to_start(tmp_path, suite):
+    from atrex.agents.base import Choice
+    from atrex.agents.jail import Terms
+    from atrex.generate.solve import Solver, Stopped, Work
+
+    class Slow:
+        keeps_usd = False
+
+        def terms(self, task):
+            return Terms()
+
+        def secrets(self):
+            return ()
+
+        def work(self, task, jail):
+            solver.stop()
+            jail.start(["/bin/sleep", "1000"])
+            yield from jail.lines(task.deadline)
+
+    budget = Budget(seconds=20.0)
+    solver = Solver(Work(tmp_path, Slow(), Choice("slow"), "cpp", target("cpp", None, None), "default", budget))
+    began = time.monotonic()
+    with pytest.raises(Stopped):
+        solver.solve(suite.problem("rms_norm"), 0)
+    assert time.monotonic() - began < 15

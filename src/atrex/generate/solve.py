@@ -141,6 +141,8 @@ class Solver:
     @contextlib.contextmanager
     def _known(self, jail: Jail):
         self._jails.add(jail)
+        if self._stopping.is_set():
+            jail.kill()
         try:
             yield
         finally:

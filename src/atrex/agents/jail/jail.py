@@ -71,6 +71,7 @@ class Jail:
         self.excess: str | None = None
         self._hosts = [parse_host(host) for host in terms.hosts]
         self._network = bool(self._hosts or terms.service)
+        self._killed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._proxy: Proxy | None = None
         self._watching: threading.Thread | None = None
@@ -92,8 +93,10 @@ class Jail:
     ) -> None:
         """Start a program in the workspace, with `stdin` as its input or, with `talk`, what `send` gives it.
 
-        Raises JailError when the jail cannot be made, or a program runs in it already.
+        Raises JailError when the jail cannot be made, was shut by `kill`, or a program runs in it already.
         """
+        if self._killed:
+            raise JailError("the jail was shut")
         if self._process is not None:
             raise JailError("a program runs in this jail already")
         self.excess = None
@@ -112,6 +115,8 @@ class Jail:
             theirs.close()
             try:
                 listener = self._agree(ours, argv, env or {})
+                if self._killed:  # while it was being made
+                    raise JailError("the jail was shut")
             except BaseException:
                 self.stop()
                 raise
@@ -234,7 +239,8 @@ class Jail:
             return 128 + signal.SIGKILL
 
     def kill(self) -> None:
-        """End what runs, from any thread: whoever reads `lines` sees the program end."""
+        """End what runs, from any thread, and let nothing more start: whoever reads `lines` sees the program end."""
+        self._killed = True
         process = self._process
         if process is not None and process.poll() is None:
             _end(process.pid)
