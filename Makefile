@@ -1,4 +1,4 @@
-# make demo                calibrate this CPU, judge the example candidates, print the score
+# make demo                read a fleet's traces, calibrate this CPU, judge the example candidates, print the score
 # make test-package        build wheel and sdist, install the wheel in a clean environment, run the demo there
 # make docs                build the documentation into site/
 # make test                lint and tests, with the pinned Triton
@@ -46,7 +46,7 @@ install = @$(1)/bin/python -m pip install -q --disable-pip-version-check -c $(RO
 $(VENV)/.stamp-base: $(INPUTS)
 	$(call create,$(VENV))
 	$(call say,installing atrex)
-	$(call install,$(VENV)) -e $(ROOT)
+	$(call install,$(VENV)) -e '$(ROOT)[traces]'
 	@touch $@
 
 $(VENV)/.stamp-test: $(VENV)/.stamp-base
@@ -98,7 +98,7 @@ test-package: $(VENV)/.stamp-test
 	@cd $(ROOT) && ATREX_DIST=$(PACKAGE)/dist $(VENV)/bin/python -m pytest -q tests/test_package.py
 	$(call say,installing the wheel in a clean environment and running the demo there)
 	$(call create,$(PACKAGE)/venv)
-	$(call install,$(PACKAGE)/venv) $(PACKAGE)/dist/*.whl
+	$(call install,$(PACKAGE)/venv) "$$(echo $(PACKAGE)/dist/*.whl)[traces]"
 	@cd $(PACKAGE) && time venv/bin/atrex demo --out demo
 	$(call say,resolving the extras)
 	@for extra in $$($(VENV)/bin/python -c 'import tomllib; print(*tomllib.load(open("$(ROOT)/pyproject.toml", "rb"))["project"]["optional-dependencies"])'); do \

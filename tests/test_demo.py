@@ -9,18 +9,30 @@ import pytest
 from typer.testing import CliRunner
 
 from atrex.cli.main import app
-from atrex.demo import CANDIDATES, EXAMPLES, STEPS, Step, run_demo
+from atrex.demo import CANDIDATES, EXAMPLES, FLEET, JUDGE, TRACES, Step, demo_steps, run_demo
 from atrex.errors import UserError
 from tests.docs.parsing import cli, parse
 
 
 def test_every_step_is_a_command_of_the_cli():
-    for step in STEPS:
+    for step in (*TRACES, *JUDGE):
         parse(cli(), list(step.arguments))
 
 
 def test_the_candidates_ship_with_the_package():
     assert all((EXAMPLES / "candidates" / path).is_file() for path in CANDIDATES)
+    assert all((EXAMPLES / "fleet" / name).is_file() for name in FLEET)
+
+
+def test_traces_are_left_out_where_their_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert demo_steps() == JUDGE
+
+
+def test_the_fleet_that_ships_is_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    pytest.importorskip("polars", reason="needs pip install 'atrex[traces]'")
+    assert run_demo(tmp_path / "demo", lambda text: None, TRACES) == 0
+    assert "silu_and_mul" in capfd.readouterr().out
 
 
 def test_steps_are_shown_and_run_in_the_folder_with_the_candidates(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
@@ -55,13 +67,13 @@ def test_a_folder_that_is_there_is_refused(tmp_path: Path):
 def test_without_a_compiler_the_demo_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match=r"needs g\+\+"):
-        run_demo(tmp_path / "demo", print)
+        run_demo(tmp_path / "demo", print, JUDGE)
 
 
 @pytest.mark.slow
 @pytest.mark.alone
 def test_the_demo_judges_right_kernels_right_and_the_wrong_one_wrong(tmp_path: Path):
-    assert run_demo(tmp_path / "demo", print) in (0, 1)
+    assert run_demo(tmp_path / "demo", print, JUDGE) in (0, 1)
     run = tmp_path / "demo" / "run" / "units.jsonl"
     verdicts: dict[str, set[str]] = {}
     for line in run.read_text().splitlines():

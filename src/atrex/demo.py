@@ -6,6 +6,7 @@ candidates and everything that came of them.
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from atrex.errors import UserError
 EXAMPLES = Path(__file__).parent / "examples"
 """The example candidates and traces. They ship with the package; in a checkout this is a link to `examples/`."""
 
+FLEET = ("chat.json.gz", "search.json.gz", "config.json", "fleet.yaml")
 CANDIDATES = ("cpp/rms_norm.py", "cpp/silu_and_mul.py", "torch/rms_norm.py", "wrong/rms_norm.py")
 UNSOUND = 1
 """Exit status of a command that finished, with figures that are not sound (a unit measured beside other work)."""
@@ -45,12 +47,26 @@ JUDGE = (
     ),
     Step("the score", ("score", "run")),
 )
-STEPS: tuple[Step, ...] = JUDGE
-"""What the demo does, in order, all with the demo's folder as the working directory. A further part (a campaign of the
-tuner, a report) is a tuple of steps of its own, appended here."""
+TRACES = (
+    Step(
+        "reading the traces of a small fleet, made up for this",
+        ("trace", "import", "fleet/chat.json.gz", "fleet/search.json.gz", "--out", "data"),
+    ),
+    Step("which operators take its device time", ("trace", "top", "data")),
+    Step("what each operator weighs in it", ("suite", "weights", "--fleet", "fleet/fleet.yaml")),
+)
 
 
-def run_demo(folder: Path, say: Callable[[str], None], steps: Sequence[Step] = STEPS) -> int:
+def demo_steps() -> tuple[Step, ...]:
+    """What the demo does, in order, all with the demo's folder as the working directory.
+
+    Traces are left out where atrex[traces] is not installed. A further part (a campaign of the tuner, a report) is a
+    tuple of steps of its own, added here.
+    """
+    return (*(TRACES if importlib.util.find_spec("polars") else ()), *JUDGE)
+
+
+def run_demo(folder: Path, say: Callable[[str], None], steps: Sequence[Step]) -> int:
     """Run the demo in `folder`, which must not exist yet, and return the exit status for the whole.
 
     0 when every step went well, 1 when a step finished with figures that are not sound; a step that ends in any other
@@ -61,10 +77,13 @@ def run_demo(folder: Path, say: Callable[[str], None], steps: Sequence[Step] = S
     if folder.exists():
         raise UserError(f"{folder}: is there already, expected a new folder for the demo")
     try:
-        for path in CANDIDATES:
-            target = folder / path
+        copies = {path: f"candidates/{path}" for path in CANDIDATES} | {
+            f"fleet/{name}": f"fleet/{name}" for name in FLEET
+        }
+        for name, source in copies.items():
+            target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(EXAMPLES / "candidates" / path, target)
+            shutil.copyfile(EXAMPLES / source, target)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror})") from None
     worst = 0

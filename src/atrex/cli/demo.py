@@ -14,16 +14,17 @@ def demo(
         Path | None, typer.Option("--out", help="Folder of the demo, a new one; default: runs/demo-<time>.")
     ] = None,
 ) -> None:
-    """Show what Atrex does on this machine's CPU: calibrate, judge example kernels, print the score (about a minute).
+    """Show what Atrex does, on this machine's CPU: weights from traces, example kernels judged, their score (minutes).
 
-    The commands are shown as they run, and can be run again in the folder that is left.
+    The commands are shown as they run, and can be run again in the folder that is left. Traces need atrex[traces], and
+    are left out without it.
     """
-    from atrex.demo import run_demo
+    from atrex.demo import demo_steps, run_demo
 
     started = time.monotonic()
     folder = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     # Flushed, so that it stands before what the commands print where the output is a pipe.
-    status = run_demo(folder, lambda text: print(text, flush=True))
+    status = run_demo(folder, lambda text: print(text, flush=True), demo_steps())
     if status not in (0, 1):
         raise typer.Exit(status)
     print(f"==> done in {time.monotonic() - started:.0f} s; everything is in {folder}")
