@@ -91,8 +91,9 @@ test-newest-triton: $(NEWEST)/.stamp-test
 	$(call say,pytest with triton $$($(NEWEST)/bin/python -c 'import triton; print(triton.__version__)'))
 	@cd $(ROOT) && $(NEWEST)/bin/python -m pytest -q -m "not gpu" $(wildcard $(ROOT)/tests/dsls $(ROOT)/tests/compile $(ROOT)/tests/examples)
 
-test-package: $(VENV)/.stamp-test
+test-package: $(VENV)/.stamp-base
 	$(call say,building sdist and wheel)
+	$(call install,$(VENV)) build pytest pytest-timeout
 	@rm -rf $(PACKAGE) && mkdir -p $(PACKAGE)
 	@$(VENV)/bin/python -m build --outdir $(PACKAGE)/dist $(ROOT) >$(PACKAGE)/build.log || { tail -20 $(PACKAGE)/build.log >&2; exit 1; }
 	@cd $(ROOT) && ATREX_DIST=$(PACKAGE)/dist $(VENV)/bin/python -m pytest -q tests/test_package.py
