@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.optimize.lab import BASE_US, SayingLab, kernel
+from tests.traces import fleets, scene
+
 from atrex.agents.events import Ended, Message, ToolCall, ToolResult, Usage
 from atrex.generate.transcript import Redactor, Transcript
 from atrex.optimize.machine import Supervisor
 from atrex.optimize.model import Plan, Roofline, Settings, ShapeRoofline
 from atrex.optimize.store import Campaign
-from tests.optimize.lab import BASE_US, SayingLab, kernel
+from atrex.traces import importer
+from atrex.traces.pipeline import Options
 
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">{{ 7*7 }}'
 CARD = "coalesced-access"
@@ -40,12 +44,20 @@ def iterate(supervisor: Supervisor, source: str, category: str = "vectorization"
 
 
 def full_campaign(path: Path, say: str = "plainly", **settings) -> Campaign:
-    """Baseline, promoted, slower on one shape, wrong, a restart, a duplicate, promoted again. `say` stands in every text
-    that an agent writes."""
+    """Baseline, promoted, slower on one shape, wrong, a restart, a duplicate, promoted again.
+
+    `say` stands in every text that an agent writes.
+    """
     supervisor, campaign = new_campaign(path, **settings)
     supervisor.advance()
     supervisor.submit(kernel(1.0, note=say))
-    iterate(supervisor, kernel(1.3, note=say, artifact="one"), change=f"wider loads: {say}", risks=say, bottleneck=f"memory {say}")
+    iterate(
+        supervisor,
+        kernel(1.3, note=say, artifact="one"),
+        change=f"wider loads: {say}",
+        risks=say,
+        bottleneck=f"memory {say}",
+    )
     supervisor.go_on()
     iterate(supervisor, kernel(1.6, slow1=1.4), "tiling", 1.5)
     supervisor.go_on()
@@ -54,7 +66,8 @@ def full_campaign(path: Path, say: str = "plainly", **settings) -> Campaign:
     iterate(supervisor, kernel(1.3, note=say, artifact="one") + "# the same in other words\n", "prefetch", 1.05)
     supervisor.go_on()
     iterate(supervisor, kernel(1.6), "tiling", 1.25, figures={"60 GB/s": CARD})
-    for name, tokens, usd in (("0000-baseline-0", 900, 0.02), ("0001-plan-0", 4000, 0.11), ("0001-candidate-0", 9000, 0.3)):
+    spent = (("0000-baseline-0", 900, 0.02), ("0001-plan-0", 4000, 0.11), ("0001-candidate-0", 9000, 0.3))
+    for name, tokens, usd in spent:
         with Transcript(path / "transcripts" / f"{name}.jsonl", Redactor([])) as transcript:
             transcript.add(Message(role="supervisor", text=f"the task: {say}"))
             transcript.add(ToolCall(id="1", tool="shell", arguments={"command": f"cat kernel.py # {say}"}))
@@ -65,3 +78,14 @@ def full_campaign(path: Path, say: str = "plainly", **settings) -> Campaign:
         with (path / "spend.jsonl").open("a") as file:
             file.write(json.dumps({"session": name, "tokens": tokens, "usd": usd}) + "\n")
     return campaign
+
+
+def trace_set(path: Path, say: str = "plainly") -> Path:
+    """A data set of two applications, with a kernel that no rule covers. `say` stands in every text of a trace."""
+    chat, search = scene.serving(), fleets.searching()
+    chat.call([f"made_up::{say}"], f"no_rule_covers_this_kernel {say}", 9_000, module=f"Module {say}", frame=say)
+    for name, built, app in (("chat.json", chat, f"chat {say}"), ("search.json", search, "search")):
+        source = path.with_name(f"{path.name}-{name}")
+        source.write_bytes(scene.render(built.events))
+        importer.import_files([source], path, Options(app=app), jobs=1)
+    return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from atrex.optimize.store import Campaign
 from atrex.report import figures
 from atrex.report.campaigns import campaign_document
 from atrex.report.site.campaign_plots import contest_plot, gains_plot, timeline_plot
+from atrex.report.site.lists import CAMPAIGNS, Told
 from atrex.report.site.page import Nav, Site, slug
 from atrex.report.site.table import Cell, Heading, TableView, number
 
@@ -23,33 +23,28 @@ KINDS = {
     "baseline": "passed", "promoted": "passed", "failed": "failed", "slower_shape": "failed", "fallback": "failed",
     "no_gain": "skipped", "duplicate": "skipped", "not_selected": "skipped",
 }  # fmt: skip
-INDEX = Nav("Campaigns", "campaigns/index.html")
-
-
-@dataclass(frozen=True)
-class Told:
-    """What other pages say of a campaign: its title, its page and its figures."""
-
-    title: str
-    href: str
-    document: Mapping[str, Any]
 
 
 def campaign_pages(
-    site: Site, path: Path, title: Callable[[str], str | None], chips: Collection[str], name: str | None = None
+    site: Site, path: Path, name: str, title: Callable[[str], str | None], chips: Collection[str]
 ) -> Told:  # fmt: skip
     """Write the pages of one campaign below `campaigns/`, with its records; returns what leads there.
 
-    `title` gives the title of a card of the wiki, None for a card without a page; `chips` are the chips with one.
+    `name` tells it from other campaigns of the site, `title` gives the title of a card of the wiki, None for a card
+    without a page; `chips` are the chips with one.
     """
     campaign = Campaign(path)
     document = campaign_document(campaign, title)
     settings = document["settings"]
-    name = name or f"{settings['operator']} in {settings['dsl']} on {settings['chip']}: {path.name}"
-    at = f"campaigns/{slug(path.name)}"
-    pages = _Pages(site, campaign, document, name, at, title, chips)
-    pages.write()
-    return Told(name, f"{at}/index.html", document)
+    called = f"{settings['operator']} in {settings['dsl']} on {settings['chip']}: {name}"
+    at = folder_of(name)
+    _Pages(site, campaign, document, called, at, title, chips).write()
+    return Told(called, f"{at}/index.html", document)
+
+
+def folder_of(name: str) -> str:
+    """Where the pages of the campaign of this name stand."""
+    return f"campaigns/{slug(name)}"
 
 
 class _Pages:
@@ -57,7 +52,7 @@ class _Pages:
                  title: Callable[[str], str | None], chips: Collection[str]) -> None:  # fmt: skip
         self.site, self.campaign, self.document, self.name, self.at = site, campaign, document, name, at
         self.title, self.chips = title, chips
-        self.crumbs = (INDEX, Nav(name, f"{at}/index.html"))
+        self.crumbs = (CAMPAIGNS, Nav(name, f"{at}/index.html"))
 
     def write(self) -> None:
         site, document = self.site, self.document
@@ -76,8 +71,8 @@ class _Pages:
             for each in row["records"]:
                 self._record(each)
         site.page(
-            f"{self.at}/index.html", "campaign.html", title=self.name, crumbs=(INDEX,), plots=True, document=document,
-            figures_=self._figures(), timeline=timeline_plot(document, self._page, table),
+            f"{self.at}/index.html", "campaign.html", title=self.name, crumbs=(CAMPAIGNS,), plots=True,
+            document=document, figures_=self._figures(), timeline=timeline_plot(document, self._page, table),
             gains=gains_plot(document, self._page, table), iterations=self._iterations(table), masks=self._masks(whole),
             cards=self._cards(whole), shapes=self._shapes(whole), ceilings=self._ceilings(whole),
             spend=self._spend(whole), record=self._path, data=whole,

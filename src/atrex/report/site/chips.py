@@ -18,7 +18,7 @@ _FROM, _TO = 0.25, 4096.0  # FLOP/byte
 def chip_pages(site: Site) -> dict[str, str]:
     """Write the pages below `chips/`; returns chip or architecture by its name -> its page."""
     documents = chip_documents()
-    pages = {each["name"]: f"chips/{each['id']}.html" for each in documents}
+    pages = _paths(documents)
     whole = site.json("chips", documents)
     for each in documents:
         _page(site, each, pages, whole)
@@ -28,6 +28,15 @@ def chip_pages(site: Site) -> dict[str, str]:
         tables=[_compared(chips, pages, whole), _architectures(documents, pages, whole)],
     )  # fmt: skip
     return pages
+
+
+def pages_of_chips() -> dict[str, str]:
+    """What `chip_pages` returns, with nothing written."""
+    return _paths(chip_documents())
+
+
+def _paths(documents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {each["name"]: f"chips/{each['id']}.html" for each in documents}
 
 
 def _compared(chips: Sequence[Mapping[str, Any]], pages: Mapping[str, str], data: Mapping[str, str]) -> TableView:

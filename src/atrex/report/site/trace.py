@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atrex.report import figures
+from atrex.report.site.lists import TRACES, Told
 from atrex.report.site.page import Nav, Site, slug
 from atrex.report.site.table import Cell, Heading, TableView, number
 from atrex.report.site.trace_plots import applications_plot, families_plot, shapes_plot, weights_plot
@@ -17,37 +17,32 @@ from atrex.traces.dataset import open_dataset
 from atrex.traces.phases import NONE, PHASES
 from atrex.traces.summary import LINKED
 
-INDEX = Nav("Traces", "traces/index.html")
 _NAMES = {"family": "code", "kernel": "code wide", "phase": None}
 
 
-@dataclass(frozen=True)
-class Told:
-    """What other pages say of a data set: its title, its page and its figures."""
-
-    title: str
-    href: str
-    document: Mapping[str, Any]
-
-
 def trace_pages(
-    site: Site, path: Path, published: Mapping[str, float], jobs: int | None = 1, name: str | None = None
+    site: Site, path: Path, name: str, published: Mapping[str, float], jobs: int | None = 1
 ) -> Told:  # fmt: skip
     """Write the pages of one data set below `traces/`; returns what leads there.
 
-    `published`: the suite's weight by operator, to compare with. `jobs` as in `trace_document`.
+    `name` tells it from other data sets of the site, `published` is the suite's weight by operator, to compare with.
+    `jobs` as in `trace_document`.
     """
     document = trace_document(open_dataset(path), jobs)
-    name = name or path.name
-    pages = _Pages(site, document, name, f"traces/{slug(path.name)}", published)
-    pages.write()
-    return Told(name, f"{pages.at}/index.html", document)
+    at = folder_of(name)
+    _Pages(site, document, name, at, published).write()
+    return Told(name, f"{at}/index.html", document)
+
+
+def folder_of(name: str) -> str:
+    """Where the pages of the data set of this name stand."""
+    return f"traces/{slug(name)}"
 
 
 class _Pages:
     def __init__(self, site: Site, document: dict[str, Any], name: str, at: str, published: Mapping[str, float]):
         self.site, self.document, self.name, self.at, self.published = site, document, name, at, published
-        self.crumbs = (INDEX, Nav(name, f"{at}/index.html"))
+        self.crumbs = (TRACES, Nav(name, f"{at}/index.html"))
 
     def write(self) -> None:
         document, site = self.document, self.site
@@ -69,7 +64,7 @@ class _Pages:
             for entry in document["shapes"]:
                 self._operator(entry)
         site.page(
-            f"{self.at}/index.html", "traces.html", title=self.name, crumbs=(INDEX,), document=document,
+            f"{self.at}/index.html", "traces.html", title=self.name, crumbs=(TRACES,), document=document,
             files=self._files(), data=self.whole, **shown,
         )  # fmt: skip
 

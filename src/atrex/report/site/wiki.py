@@ -30,7 +30,8 @@ def wiki_pages(site: Site, wiki: Wiki) -> None:
                 Heading("verified", False, True, many=True)]  # fmt: skip
     rows = [
         [Cell(row["id"], href=f"wiki/{row['id']}.html", kind="code"),
-         Cell(row["title"], hint=row["claim"] or None, kind="wide"), Cell(row["kind"]), Cell(row["vendor"]), *(Cell(", ".join(row[key])) for key in ("arch", "dsl", "operators")),
+         Cell(row["title"], hint=row["claim"] or None, kind="wide"), Cell(row["kind"]), Cell(row["vendor"]),
+         *(Cell(", ".join(row[key])) for key in ("arch", "dsl", "operators")),
          Cell(", ".join(row["verified"]) or "sources")]
         for row in rows_
     ]  # fmt: skip
