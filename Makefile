@@ -103,7 +103,8 @@ test-package: $(VENV)/.stamp-base
 	@cd $(PACKAGE) && time venv/bin/atrex demo --out demo
 	$(call say,resolving the extras)
 	@for extra in $$($(VENV)/bin/python -c 'import tomllib; print(*tomllib.load(open("$(ROOT)/pyproject.toml", "rb"))["project"]["optional-dependencies"])'); do \
-		$(PACKAGE)/venv/bin/python -m pip install -q --disable-pip-version-check --dry-run "$$(echo $(PACKAGE)/dist/*.whl)[$$extra]" && echo "$$extra: resolves"; \
+		$(PACKAGE)/venv/bin/python -m pip install -q --disable-pip-version-check --dry-run "$$(echo $(PACKAGE)/dist/*.whl)[$$extra]" || { echo "error: $$extra does not resolve" >&2; exit 1; }; \
+		echo "$$extra: resolves"; \
 	done
 
 test-gpu: $(if $(filter $(VENV)/bin/python,$(GPU_PYTHON)),$(VENV)/.stamp-test)
