@@ -151,8 +151,8 @@ def test_a_run_without_a_record_is_named_and_left_out(tmp_path):
 def test_rows_of_groups_are_told_apart_in_one_file(tmp_path):
     judged(tmp_path / "one", {"one": mla(0.1)})
     judged(tmp_path / "two", {"two": mla(0.1, dsl="gluon")})
-    run(tmp_path, "--out", tmp_path / "data")
-    rows = csv.DictReader((tmp_path / "data" / "main.csv").open())
+    run(tmp_path, "--out", tmp_path / "site")
+    rows = csv.DictReader((tmp_path / "site" / "data" / "main.csv").open())
     assert [(row["group"], row["set"]) for row in rows] == [("1", "one"), ("2", "two")]
 
 
@@ -165,19 +165,29 @@ def test_weights_of_ones_own_count(tmp_path):
 
 def test_data_are_written_as_csv_and_json(tmp_path):
     path = judged(tmp_path / "run", {"k": mla(0.1, 0.2, None)})
-    run(path, "--out", tmp_path / "data")
-    (row,) = csv.DictReader((tmp_path / "data" / "main.csv").open())
+    run(path, "--out", tmp_path / "site")
+    (row,) = csv.DictReader((tmp_path / "site" / "data" / "main.csv").open())
     assert row["set"] == "k" and float(row["correctness"]) == pytest.approx(2 / 3 / 30)
     assert row["adoption"] == ""
-    assert json.loads((tmp_path / "data" / "report.json").read_text()) == document(path)
+    assert json.loads((tmp_path / "site" / "data" / "report.json").read_text()) == document(path)
 
 
 def test_an_earlier_reports_tables_do_not_stay(tmp_path):
     a, b = (judged(tmp_path / name, {name: mla(0.1)}) for name in ("a", "b"))
-    run("--pair", a, b, "--out", tmp_path / "data")
-    assert (tmp_path / "data" / "pair.csv").exists() and not (tmp_path / "data" / "main.csv").exists()
-    run(a, "--out", tmp_path / "data")
-    assert not (tmp_path / "data" / "pair.csv").exists() and (tmp_path / "data" / "main.csv").exists()
+    site, data = tmp_path / "site", tmp_path / "site" / "data"
+    run("--pair", a, b, "--out", site)
+    assert (data / "pair.csv").exists() and not (data / "main.csv").exists() and (site / "optimizer.html").exists()
+    run(a, "--out", site)
+    assert not (data / "pair.csv").exists() and (data / "main.csv").exists() and not (site / "optimizer.html").exists()
+
+
+def test_a_folder_with_files_of_something_else_is_left_alone(tmp_path):
+    path = judged(tmp_path / "run", {"k": mla(0.1)})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "index.html").write_text("not a report")
+    with pytest.raises(UserError, match="no report has written"):
+        run(path, "--out", tmp_path / "mine")
+    assert (tmp_path / "mine" / "index.html").read_text() == "not a report"
 
 
 def test_a_run_of_baselines_is_compared_with(tmp_path):

@@ -32,7 +32,8 @@ def report(
         Path | None, typer.Option("--suite", help="Where the suite is now that was judged, for regimes.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DATA_DIR", help="Write every table as CSV, all as report.json.")
+        Path | None,
+        typer.Option("--out", metavar="SITE", help="Write pages to look at, the tables as CSV and JSON below data/."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -42,7 +43,7 @@ def report(
     Sets stand in one table only if they agree in suite, DSL, device, prompt and tool policy. Where they do not, each
     group has tables of its own, what differs is said, and the exit status is 1; so it is where units are in error.
     """
-    from atrex.report.study.document import document, pair_study, print_study, study, write_data
+    from atrex.report.study.document import document, pair_study, print_study, study
     from atrex.report.study.sets import find_sets
     from atrex.report.tables import make_console
 
@@ -52,8 +53,10 @@ def report(
     if pair is not None:
         made = pair_study(*pair, baseline or (), weights, beside=made)
     if out is not None:
-        written = write_data(made, out)
-        print(f"{len(written)} files in {out}", file=sys.stderr)
+        from atrex.report.site.runs import write_site
+
+        site = write_site(made, out, suite)
+        print(f"{out / 'index.html'}: {site.count} pages, tables as data in {out / 'data'}", file=sys.stderr)
     if as_json:
         print(json.dumps(document(made), indent=2, allow_nan=False))
     else:

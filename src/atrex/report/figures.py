@@ -13,9 +13,11 @@ DASH = "-"
 
 
 def us(value: float | None) -> str:
-    """A time in microseconds, with about four digits."""
+    """A time in microseconds, with about four digits; only 0 reads as 0."""
     if value is None:
         return DASH
+    if 0 < value < 0.005:
+        return f"{value:.1e}"
     return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
 
 

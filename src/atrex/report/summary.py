@@ -31,7 +31,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     grid.add_column(overflow="fold", style="bold")
     grid.add_column(overflow="fold", justify="right")
     grid.add_column(overflow="fold")
-    for row in _rows([summary]):
+    for row in summary_rows([summary]):
         grid.add_row(Text(row.name), Text(row.value(summary)), Text(row.over))
     console.print(grid)
 
@@ -39,7 +39,7 @@ def print_summary(summary: Summary, console: Console) -> None:
 def print_comparison(summaries: Mapping[str, Summary], console: Console) -> None:
     """Print the figures of several candidate sets side by side, a few columns at a time."""
     labels = list(summaries)
-    rows = _rows(summaries.values())
+    rows = summary_rows(summaries.values())
     for start in range(0, len(labels), COMPARED_AT_ONCE):
         shown = labels[start : start + COMPARED_AT_ONCE]
         table = Table(title=Text("Candidates"), title_justify="left", header_style="bold")
@@ -56,7 +56,7 @@ def print_comparison(summaries: Mapping[str, Summary], console: Console) -> None
     ))
 
 
-def _rows(every: Collection[Summary]) -> list[Row]:
+def summary_rows(every: Collection[Summary]) -> list[Row]:
     """The figures to print; one that no candidate set has measured is left out where it is an optional one."""
     total = next(iter(every)).operators
     over_all = f"over all {total} operators, what was not run counts 0"

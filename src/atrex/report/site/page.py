@@ -13,7 +13,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from markupsafe import Markup
 
 from atrex.errors import UserError
 from atrex.report.site.plot import figure
+from atrex.report.site.table import TableView, body
 from atrex.report.study.table import as_csv
 
 STYLE, SCRIPT, PLOTLY = "assets/style.css", "assets/site.js", "assets/plotly.min.js"
@@ -60,8 +61,8 @@ class Pages:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        made.globals.update(url=_url, embedded=embedded, figure=figure, site=self, style=STYLE, script=SCRIPT,
-                            plotly=PLOTLY)  # fmt: skip
+        made.globals.update(url=_url, body=_body, embedded=embedded, figure=figure, site=self, style=STYLE,
+                            script=SCRIPT, plotly=PLOTLY)  # fmt: skip
         return made
 
     def render(self, path: str, template: str, *, title: str, crumbs: Sequence[Nav] = (), **context: Any) -> str:
@@ -131,6 +132,11 @@ class Site:
         self.written[path] = len(content)
         return path
 
+    @property
+    def count(self) -> int:
+        """How many pages there are."""
+        return sum(path.endswith(".html") for path in self.written)
+
     def close(self) -> None:
         """Take away files of an earlier site that this one does not have, and name those of this one."""
         for old in set(self._before) - set(self.written):
@@ -170,15 +176,33 @@ def relative(href: str, path: str) -> str:
 
     Whatever is not a web address is a path, so that a text with a scheme of its own in it runs nothing.
     """
+    return _link(href, posixpath.dirname(path) or ".")
+
+
+def _link(href: str, folder: str) -> str:
     if href.startswith(("https://", "http://")):
         return href
     target, mark, fragment = href.partition("#")
-    if not target:
-        return f"#{quote(fragment, safe='')}"
-    there = posixpath.relpath(target, posixpath.dirname(path) or ".")
-    return quote(there, safe="/._-~") + (f"#{quote(fragment, safe='')}" if mark else "")
+    there = _between(target, folder) if target else ""
+    return f"{there}#{_quoted(fragment)}" if mark else there
+
+
+@lru_cache(maxsize=100_000)
+def _between(target: str, folder: str) -> str:
+    return quote(posixpath.relpath(target, folder), safe="/._-~")
+
+
+@lru_cache(maxsize=100_000)
+def _quoted(fragment: str) -> str:
+    return quote(fragment, safe="")
 
 
 @pass_context
 def _url(context: Any, href: str) -> str:
     return relative(href, context["path"])
+
+
+@pass_context
+def _body(context: Any, table: TableView) -> Markup:
+    folder = posixpath.dirname(context["path"]) or "."
+    return Markup(body(table, lambda href: _link(href, folder)))

@@ -11,13 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from atrex.errors import UserError
-from atrex.files import write
 from atrex.report.study.breakdown import breakdown, by_set
 from atrex.report.study.comparable import conditions, coverage_notes, differences, groups
 from atrex.report.study.difficulty import difficulty, per_operator, regimes
 from atrex.report.study.facts import suite_facts
 from atrex.report.study.main_table import illusion, main_table
+from atrex.report.study.overview import overview
 from atrex.report.study.pair import pair_table, read_pair
 from atrex.report.study.samples import interval_table, pass_table
 from atrex.report.study.sets import CandidateSet, Found
@@ -27,10 +26,6 @@ from atrex.report.tables import new_table
 
 SCHEMA = 1
 REPORT = "report.json"
-_NAMES = tuple(
-    f"{name}.csv" for name in ("main", "illusion", "difficulty", "operators", "regimes", "tokens", "failures",
-                               "failures_by_set", "pass_at_k", "intervals", "pair")
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,12 +39,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Study:
-    """`differences` says why groups are not one."""
+    """`differences` says why groups are not one; `pair_sets` are the two of the optimizer's table."""
 
     groups: list[Group] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pair: Table | None = None
+    pair_sets: tuple[CandidateSet, CandidateSet] | None = None
 
     @property
     def errors(self) -> int:
@@ -68,8 +64,8 @@ def study(found: Found, suite: Path | None = None) -> Study:
     for sets in grouped:
         facts = suite_facts(sets, suite)
         tables = [
-            main_table(sets), illusion(sets), difficulty(sets, facts), per_operator(sets), regimes(sets, facts),
-            tokens(sets), breakdown(sets), by_set(sets), pass_table(sets), interval_table(sets),
+            main_table(sets), overview(sets), illusion(sets), difficulty(sets, facts), per_operator(sets),
+            regimes(sets, facts), tokens(sets), breakdown(sets), by_set(sets), pass_table(sets), interval_table(sets),
         ]  # fmt: skip
         weights = sets[0].weights
         notes = [f"weights: {weights.source}", *weights.notes, *coverage_notes(sets)]
@@ -83,7 +79,7 @@ def pair_study(
     """The optimizer's table, alone or `beside` a study. Raises UserError as `read_pair` does."""
     a, b, notes = read_pair(vanilla, optimized, baselines, weights)
     made = beside or Study()
-    return replace(made, pair=pair_table(a, b), notes=list(dict.fromkeys([*made.notes, *notes])))
+    return replace(made, pair=pair_table(a, b), pair_sets=(a, b), notes=list(dict.fromkeys([*made.notes, *notes])))
 
 
 def document(made: Study) -> dict[str, Any]:
@@ -118,13 +114,9 @@ def _table(table: Table) -> dict[str, Any]:
     return {"title": table.title, "rows": table.data, "notes": list(table.notes)}
 
 
-def write_data(made: Study, folder: Path) -> list[Path]:
-    """Write `report.json` and a CSV a table, whole or not at all each; returns what was written.
-
-    Rows of all groups stand in one file, told apart by `group`. Tables of an earlier report that this one does not have
-    are taken away. Raises UserError for a folder that cannot be written.
-    """
-    files = {REPORT: json.dumps(document(made), indent=1, allow_nan=False)}
+def data_files(made: Study) -> dict[str, str]:
+    """`report.json` and a CSV a table, by name. Rows of all groups stand in one file, told apart by `group`."""
+    files = {REPORT: json.dumps(document(made), indent=1, allow_nan=False) + "\n"}
     by_name: dict[str, list[tuple[int, Table]]] = {}
     for i, group in enumerate(made.groups, 1):
         for table in group.tables:
@@ -135,16 +127,7 @@ def write_data(made: Study, folder: Path) -> list[Path]:
         files[f"{name}.csv"] = as_csv(["group", *keys], rows)
     if made.pair:
         files["pair.csv"] = as_csv(made.pair.keys, made.pair.data)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in _NAMES:
-            if name not in files:
-                (folder / name).unlink(missing_ok=True)
-        for name, text in files.items():
-            write(folder / name, text)
-    except OSError as error:
-        raise UserError(f"--out {folder}: cannot be written ({error.strerror}); expected a folder for data") from None
-    return [folder / name for name in files]
+    return files
 
 
 def print_study(made: Study, console: Console) -> None:

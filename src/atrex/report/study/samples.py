@@ -14,7 +14,8 @@ from atrex.report.study.table import Column, Table
 CONFIDENCE = 0.95
 _KS = (1, 2, 3, 4, 5, 10, 20, 50, 100)
 _FIGURES = {  # field of Summary -> name
-    "s_agg": "S_agg", "s_agg_strict": "S_agg, strict", "s_median": "S", "compile_rate": "compiled",
+    "s_agg": "S_agg", "s_agg_strict": "S_agg, strict", "s_agg_attainable": "S_agg, attainable", "s_median": "S",
+    "compile_rate": "compiled",
     "correctness": "correct", "adoption": "DSL share",
 }  # fmt: skip
 
@@ -74,10 +75,10 @@ def interval_table(sets: Sequence[CandidateSet]) -> Table:
             values = [v for s in samples if (v := getattr(s.summary, key)) is not None]
             if len(values) < 2:
                 continue
-            middle, half = fmean(values), _half_width(values)
+            low, high = mean_interval(values)
             rows.append({
-                "system": system, "figure": name, "samples": len(values), "mean": middle,
-                "low": max(0.0, middle - half), "high": min(1.0, middle + half), "min": min(values), "max": max(values),
+                "system": system, "figure": name, "samples": len(values), "mean": fmean(values),
+                "low": low, "high": high, "min": min(values), "max": max(values),
             })  # fmt: skip
     columns = [
         Column("system", "system"),
@@ -95,7 +96,9 @@ def _correct_by_shape(samples: Sequence[CandidateSet], operator: str) -> list[in
     return [sum(shape in found for found in right) for shape in sorted(samples[0].judged[operator])]
 
 
-def _half_width(values: Sequence[float]) -> float:
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Student's interval of the mean of two values or more, kept within 0 and 1."""
     from scipy import stats
 
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return max(0.0, fmean(values) - half), min(1.0, fmean(values) + half)

@@ -151,6 +151,13 @@
 
   // ---- the page
 
+  const openTarget = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (target?.tagName !== "DETAILS") return;
+    target.open = true;
+    target.scrollIntoView();
+  };
+
   const enhance = () => {
     document.querySelectorAll("section.table").forEach(enhanceTable);
     return drawAll();
@@ -227,6 +234,8 @@
   document.addEventListener("DOMContentLoaded", async () => {
     themeButton();
     await enhance();
+    openTarget();
+    addEventListener("hashchange", openTarget);
     listen();
     document.body.dataset.drawn = "yes";
   });
