@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import re
 from contextlib import contextmanager
@@ -22,11 +23,13 @@ def kernel(speed: float = 1.0, **more) -> str:
 class SayingLab:
     """Judges by what the source says. `calls` counts what was asked of it; `contests` are the pairs that were set."""
 
-    seconds = None
+    seconds = until = None
 
     def __init__(self, seed: int = 0, noise: float = 0.01):
         self.rng, self.noise = random.Random(seed), noise
         self.calls: list[str] = []
+        self.incumbent_fails = 0  # so many rounds of the next ones
+        self.disturbed = 0.0  # standard deviation of the log of what a whole round is slowed down by
 
     def judge(self, source):
         text = source.read_text()
@@ -59,8 +62,13 @@ class SayingLab:
         def measure(shapes=None):
             if self._says(b, "flaky", ""):
                 raise UnitFailed(failed("runtime", "integrity", shape="1"), True)
+            if self.incumbent_fails:
+                self.incumbent_fails -= 1
+                raise UnitFailed(failed("runtime", "integrity", shape="1"), False)
             found = {}
+            slowed = math.exp(self.rng.gauss(0, self.disturbed))
             for shape, us in BASE_US.items():
+                us *= slowed
                 if shapes is None or shape in shapes:
                     slow = float(self._says(b, f"slow{shape}", "1"))
                     found[shape] = (self._noisy(us / self._speed(a)), self._noisy(us * slow / self._speed(b)))

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from atrex.optimize.bundle import write_bundle
 from atrex.optimize.lab import Pending
 from atrex.optimize.machine import position
 from atrex.optimize.pack import pack
+from atrex.optimize.patience import GaveUp
 from atrex.optimize.serve import serve
 from atrex.optimize.served import ServedLab, ingest, lab_of
 from atrex.optimize.store import Campaign
@@ -369,3 +371,30 @@ def test_an_answer_says_where_and_with_what_it_was_measured(two):
     [path] = (two.campaign.path / "measurements").glob("*.served.json")
     answer = json.loads(path.read_text())["answer"]
     assert answer["device_name"] and answer["versions"]["torch"] and answer["chip"] == "cpu" and answer["judge_code"]
+
+
+class GivingUpLab(DeviceLab):
+    """Its contests are given up after three rounds."""
+
+    @contextmanager
+    def contest(self, incumbent, candidate):
+        with super().contest(incumbent, candidate) as measure:
+            left = [1, 2, 3]
+
+            def bounded(shapes=None):
+                if not left:
+                    raise GaveUp("other work has the cores")
+                left.pop()
+                return measure(shapes)
+
+            yield bounded
+
+
+def test_a_contest_that_was_given_up_there_is_undecided_here(two):
+    two.submit(kernel())
+    two.trip()
+    two.lab = GivingUpLab()
+    two.iterate(kernel(1.5))
+    found = two.campaign.memory[-1].validation
+    assert (found.outcome, found.reason, found.rounds) == ("undecided", "other work has the cores", 3)
+    assert found.decision == 1 and two.campaign.incumbent.number == 0

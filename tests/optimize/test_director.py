@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -71,6 +72,25 @@ def test_a_secret_in_a_kernel_is_not_taken(begin):
     agent = Scripted(kernel() + "# sk-of-this-machine\n", kernel(), NO_DIRECTION)
     campaign, said = direct(begin, agent, restarts=0)
     assert "secret" in said[0] and "sk-of" not in campaign.kernel.read_text()
+
+
+def test_a_run_whose_time_is_over_begins_nothing_and_the_next_one_goes_on(begin):
+    supervisor, campaign = begin(agent="scripted", iterations=1)
+    agent, said = Scripted(kernel(), PLAN.model_dump_json(), kernel(1.3)), []
+    Director(supervisor, agent, 60.0, said.append).run(until=time.monotonic())
+    assert agent.told == [] and "the time for this run is over; the campaign waits for a first kernel" in said[0]
+    Director(supervisor, agent, 60.0, said.append).run(until=time.monotonic() + 60)
+    assert [r.validation.outcome for r in campaign.memory] == ["baseline", "promoted"]
+
+
+def test_a_contest_that_a_run_has_no_time_for_is_undecided(begin):
+    supervisor, campaign = begin()
+    supervisor.submit(kernel())
+    supervisor.advance()
+    supervisor.plan(PLAN)
+    supervisor.bound(time.monotonic())
+    assert supervisor.submit(kernel(1.3)).validation.outcome == "undecided"
+    assert campaign.incumbent.number == 0
 
 
 def test_a_budget_in_dollars_ends_the_campaign(begin):

@@ -74,6 +74,41 @@ def test_what_is_not_shown_to_be_faster_leaves_the_incumbent(begin, source, outc
     assert campaign.incumbent.number == 0 and campaign.kernel.read_text() == kernel()
 
 
+def test_what_noise_leaves_undecided_is_remembered_and_may_be_handed_in_again(begin):
+    lab = SayingLab()
+    supervisor, campaign = begin(lab=lab)
+    supervisor.submit(kernel())
+    lab.disturbed = 5.0
+    found = step(supervisor, kernel(1.5)).validation
+    assert found.outcome == "undecided" and "from round to round" in found.reason and found.decision == 1
+    assert campaign.kernel.read_text() == kernel() and "undecided" in "\n".join(story(campaign))
+    lab.disturbed = 0.0
+    again = step(supervisor, kernel(1.5)).validation
+    assert (again.outcome, again.decision) == ("promoted", 2) and again.error < found.error
+
+
+def test_a_contest_beyond_its_rounds_is_undecided_and_no_error(begin):
+    supervisor, _ = begin(contest_rounds=5)
+    supervisor.submit(kernel())
+    found = step(supervisor, kernel(1.5)).validation
+    assert found.outcome == "undecided" and "the limit is 5" in found.reason
+    assert found.decision is None and found.rounds == 0
+
+
+def test_an_incumbent_that_fails_in_a_contest_loses_nothing_and_the_same_command_goes_on(begin):
+    lab = SayingLab()
+    supervisor, campaign = begin(lab=lab)
+    supervisor.submit(kernel())
+    supervisor.advance()
+    supervisor.plan(PLAN)
+    lab.incumbent_fails = 1
+    with pytest.raises(UserError, match="incumbent itself failed on shape 1 .*nothing is lost"):
+        supervisor.submit(kernel(1.3))
+    assert len(campaign.memory) == 1 and campaign.candidate(1).read_text() == kernel(1.3)
+    assert supervisor.submit(kernel(1.3)).validation.outcome == "promoted"
+    assert lab.calls.count("judge") == 2
+
+
 def test_what_compiles_to_the_same_is_not_measured_again(begin):
     lab = SayingLab()
     supervisor, _ = begin(lab=lab)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ def init(
     chip: Annotated[
         str | None, typer.Option(help="Of a device on another machine, such as H200; measurements travel in bundles.")
     ] = None,
+    contest_rounds: Annotated[int, typer.Option(min=3, help="A contest that needs more is undecided.")] = 56,
+    contest_s: Annotated[float, typer.Option(min=1, help="A contest that needs more seconds is undecided.")] = 1200.0,
     keep_duplicates: Annotated[bool, typer.Option(help="Measure candidates that compile to the same again.")] = False,
 ) -> None:
     """Begin a campaign: settings and the roofline, before any code."""
@@ -55,7 +58,7 @@ def init(
     wish = Wish(
         problem or "", dsl, device or ("cuda:0" if chip else default_device()), shapes, suite, agent, model, error,
         dropout, seed, restarts, iterations, budget_usd, until_s, not keep_duplicates, chip,
-        width,
+        width, contest_rounds, contest_s,
     )  # fmt: skip
     if bare is None:
         campaign = begin(folder, wish)
@@ -97,8 +100,14 @@ def run(
     iterations: Annotated[int | None, typer.Option(min=1, help="Stop here after so many more; go on later.")] = None,
     timeout: Annotated[float, typer.Option(help="Minutes for one session of the agent.")] = 30.0,
     width: Annotated[int | None, typer.Option(min=1, max=16, help="Attempts an iteration, from now on.")] = None,
+    budget_s: Annotated[float | None, typer.Option(min=1, help="Stop here after so many seconds; go on later.")] = None,
 ) -> None:
-    """Let the campaign's agent work until it ends. Ctrl-C loses nothing; the same command goes on."""
+    """Let the campaign's agent work until it ends. Ctrl-C loses nothing; the same command goes on.
+
+    With --budget-s nothing new is begun when the time is over: a session of the agent is ended, a contest is undecided,
+    and what the judge has begun it finishes.
+    """
+    began = time.monotonic()
     from atrex.agents.base import Choice, make
     from atrex.optimize.director import Director
     from atrex.optimize.verbs import supervised
@@ -112,7 +121,7 @@ def run(
         agent = make(Choice.parse(settings.agent, settings.model))
         director = Director(supervisor, agent, 60 * timeout, print)
         most = None if iterations is None else supervisor.campaign.tried + 1 + iterations
-        director.run(most)
+        director.run(most, None if budget_s is None else began + budget_s)
     _status(campaign)
 
 

@@ -91,12 +91,18 @@ class Bout:
     def shapes(self) -> list[str]:
         return list(self._pairs)
 
-    def round(self, shapes: Collection[str] | None = None) -> dict[str, Pair]:
-        """Times of A and B by shape, each measured once, with new seeds and in an order drawn anew. Raises Stopped."""
+    def round(
+        self, shapes: Collection[str] | None = None, before: Callable[[], None] = lambda: None
+    ) -> dict[str, Pair]:
+        """Times of A and B by shape, each measured once, with new seeds and in an order drawn anew. Raises Stopped.
+
+        `before` is called before each shape; what it raises ends the round, of which nothing is left.
+        """
         self._setup.seeds = Seeds()
         wanted = [shape for shape in self._pairs if shapes is None or shape in shapes]
         found: dict[str, Pair] = {}
         for shape in self._rng.sample(wanted, len(wanted)):
+            before()
             times: dict[str, float] = {}
             for side in self._rng.sample(("a", "b"), 2):
                 record = UnitJudge(self._setup, self._pairs[shape]["ab".index(side)]).run()

@@ -19,7 +19,8 @@ from atrex.generate.prompt import OUTPUT
 from atrex.generate.session import attend, take
 from atrex.generate.transcript import Redactor, Transcript
 from atrex.generate.workspace import NoCandidate
-from atrex.optimize.machine import Position, Supervisor
+from atrex.optimize.lab import IncumbentFailed
+from atrex.optimize.machine import Position, Supervisor, words
 from atrex.optimize.model import Plan
 from atrex.optimize.view import PLAN, lay_out
 from atrex.optimize.view import task as task_of
@@ -42,14 +43,22 @@ class Director:
         self._supervisor, self._campaign, self._agent = supervisor, supervisor.campaign, agent
         self._seconds, self._told = seconds, told
         self._redactor = Redactor(agent.secrets())
+        self._until: float | None = None
 
-    def run(self, most: int | None = None) -> None:
-        """Until the campaign is done, or its memory holds `most` iterations, the baseline among them.
+    def run(self, most: int | None = None, until: float | None = None) -> None:
+        """Until the campaign is done, its memory holds `most` iterations, the baseline among them, or `until` has come.
 
-        Raises UserError when the agent leaves nothing usable in a few sessions.
+        `until` (time.monotonic()) ends a session and a contest, which is undecided then; what else is on its way is
+        finished. Raises UserError when the agent leaves nothing usable in a few sessions.
         """
+        self._until = until
+        if until is not None:
+            self._supervisor.bound(until)
         while (at := self._supervisor.advance()).step != "done":
             if self._over_budget() or (most is not None and self._remembered() >= most):
+                return
+            if self._late():
+                self._told(f"the time for this run is over; the campaign waits for {words(at)}")
                 return
             if at.step == "stop":
                 self._supervisor.go_on()
@@ -59,6 +68,9 @@ class Director:
     def _remembered(self) -> int:
         return self._campaign.tried + bool(self._campaign.memory)
 
+    def _late(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until
+
     def _step(self, at: Position) -> None:
         said = ""
         for attempt in range(TRIES):
@@ -66,7 +78,11 @@ class Director:
                 found = self._session(at, attempt, said)
                 self._give(at, found)
                 return
+            except IncumbentFailed:
+                raise  # no fault of what was handed in
             except (NoCandidate, UserError, ValidationError) as error:
+                if self._late():
+                    return
                 said = str(error).splitlines()[0]
                 self._told(f"{at.step}: {said}")
         if at.step == "plan":
@@ -96,13 +112,15 @@ class Director:
         lay_out(campaign, at, root / "workspace")
         output = PLAN if at.step == "plan" else OUTPUT
         words = task_of(campaign, at) + (f"\nThe last attempt was refused: {said}\n" if said else "")
-        settings = campaign.settings
+        settings, left = campaign.settings, self._seconds
+        if self._until is not None:
+            left = max(0.0, min(left, self._until - time.monotonic()))
         task = Task(
-            operator=settings.operator, dsl=settings.dsl, prompt=words, deadline=time.monotonic() + self._seconds,
+            operator=settings.operator, dsl=settings.dsl, prompt=words, deadline=time.monotonic() + left,
             output=output, device="cuda" if settings.device.startswith("cuda") else "cpu",
             seed=1000 * settings.seed + at.number, secrets=self._agent.secrets(),
         )  # fmt: skip
-        account = Account(Budget(seconds=self._seconds))
+        account = Account(Budget(seconds=left))
         log = campaign.path / "transcripts" / f"{root.name}.jsonl"
         try:
             with Transcript(log, self._redactor) as transcript, Jail(root, self._agent.terms(task)) as jail:

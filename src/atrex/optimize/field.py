@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from atrex.optimize.lab import UnitFailed
+from atrex.optimize.patience import noisy
 from atrex.optimize.promotion import HEAT_ROUNDS, Round
 from atrex.scoring.comparison import Comparison, Pair, compare_times
 from atrex.scoring.operators import DOMINANT_SHARE
@@ -121,7 +122,7 @@ def short_of_contest(records: Sequence[UnitRecord], earlier: Mapping[str, int]) 
     `earlier` are artifacts that were measured, each with its attempt.
     """
     if wrong := _failure(records):
-        return "failed", wrong
+        return wrong
     if weak := _fallback(records):
         return "fallback", weak
     compiled = artifact(records)
@@ -146,11 +147,14 @@ def said(record: UnitRecord) -> str:
     return f"{verdict.category or verdict.status.value}: {verdict.reason}"
 
 
-def _failure(records: Sequence[UnitRecord]) -> str | None:
-    for record in records:
-        if record.verdict.status is not Status.PASSED:
-            return f"{record.shape}: {said(record)}"
-    return None if records else "no shape was judged"
+def _failure(records: Sequence[UnitRecord]) -> Ended | None:
+    """What did not pass, its own fault first; a unit that could not be timed for noise says nothing of the kernel."""
+    if not records:
+        return "failed", "no shape was judged"
+    wrong = [record for record in records if record.verdict.status is not Status.PASSED]
+    for record in sorted(wrong, key=noisy):
+        return "undecided" if noisy(record) else "failed", f"{record.shape}: {said(record)}"
+    return None
 
 
 def _fallback(records: Sequence[UnitRecord]) -> str | None:

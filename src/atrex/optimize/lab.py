@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from atrex.errors import UserError
+from atrex.hardware.chip import CPU
 from atrex.optimize.model import Settings
+from atrex.optimize.patience import GaveUp, noisy, wait_calm
 from atrex.optimize.promotion import Round
 from atrex.profiling.evidence import Evidence
 from atrex.scoring.records import UnitRecord
@@ -24,6 +28,10 @@ class UnitFailed(Exception):
         self.record, self.of_candidate = record, of_candidate
 
 
+class IncumbentFailed(UserError):
+    """The incumbent stopped passing while it was contested: nothing was decided, and the step can be done again."""
+
+
 class Pending(Exception):
     """A measurement that is made on another machine and is not here yet; the message says what to do."""
 
@@ -33,17 +41,19 @@ class Lab(Protocol):
 
     seconds: float | None
     """What the step at hand took where it was measured; None for a lab that measures when it is asked."""
+    until: float | None
+    """When a contest is to be given up, even within a round (time.monotonic()); None for no such time."""
 
     def judge(self, source: Path) -> list[UnitRecord]:
         """Records of all the campaign's shapes, with seeds and inputs that no earlier call has used."""
 
     @contextmanager
     def contest(self, incumbent: Path, candidate: Path) -> Iterator[Round]:
-        """Something that measures both once, shape after shape, in a drawn order. It raises UnitFailed."""
+        """Something that measures both once, shape after shape, in a drawn order. It raises UnitFailed and GaveUp."""
 
     @contextmanager
     def heat(self, incumbent: Path, candidate: Path) -> Iterator[Round]:
-        """As a contest; its rounds select the candidate that is contested, and no contest uses them again."""
+        """As a contest, without GaveUp; its rounds select who is contested, and no contest uses them again."""
 
     def look(self, source: Path, shape: str) -> Evidence | None:
         """What a profiler says of a kernel on one shape; None where there is none."""
@@ -53,6 +63,7 @@ class LocalLab:
     """The judge on a device of this machine. With `runs`, a run directory of each judgement stays below it."""
 
     seconds = None
+    until: float | None = None
 
     def __init__(self, settings: Settings, runs: Path | None = None):
         self._settings, self._runs, self._judged = settings, runs, 0
@@ -68,6 +79,28 @@ class LocalLab:
 
     @contextmanager
     def contest(self, incumbent: Path, candidate: Path) -> Iterator[Round]:
+        until = min(self.until or math.inf, time.monotonic() + self._settings.contest_s)
+
+        def before() -> None:
+            if time.monotonic() >= until:
+                raise GaveUp("the time for it is over")
+            if self._settings.device == CPU:
+                wait_calm()
+
+        with self.heat(incumbent, candidate, before) as measure:
+
+            def bounded(shapes=None):
+                try:
+                    return measure(shapes)
+                except UnitFailed as failed:
+                    if noisy(failed.record):
+                        raise GaveUp(f"a unit of shape {failed.record.shape} could not be timed: {failed}") from None
+                    raise
+
+            yield bounded
+
+    @contextmanager
+    def heat(self, incumbent: Path, candidate: Path, before: Callable[[], None] = lambda: None) -> Iterator[Round]:
         from atrex.evaluate.versus import Bout, Match, Stopped
 
         s = self._settings
@@ -78,18 +111,14 @@ class LocalLab:
 
             def measure(shapes=None):
                 try:
-                    return bout.round(shapes)
+                    return bout.round(shapes, before)
                 except Stopped as stopped:
                     raise UnitFailed(stopped.record, stopped.record.candidate == str(candidate)) from None
 
             yield measure
 
-    heat = contest
-
     def look(self, source: Path, shape: str) -> Evidence | None:
-        from atrex.hardware.detect import describe
         from atrex.problems.load import load_suite
-        from atrex.profiling import collect, ncu
 
         s = self._settings
         problem = load_suite(s.suite_path).problem(s.operator)
@@ -97,14 +126,6 @@ class LocalLab:
             from atrex.optimize.look_cpu import look_cpu
 
             return look_cpu(source, problem, problem.shape(shape), s.dsl, PATIENCE)
-        try:
-            program = ncu.find_ncu()
-        except UserError:
-            return None
-        command = collect.forward_command(source, s.operator, shape, s.device, 3, s.suite_path)
-        launches, missing = ncu.profile(command, source.with_suffix(".ncu-rep"), PATIENCE)
-        return collect.evidence_of(
-            launches, collect.choose(launches, None, None), missing, tool_version=ncu.version(program),
-            command=command, device=describe(s.device), candidate=source.name, source=source.read_bytes(),
-            operator=s.operator, shape=shape, dsl=s.dsl, work=problem.work(problem.shape(shape)),
-        )  # fmt: skip
+        from atrex.optimize.look_cuda import look_cuda
+
+        return look_cuda(source, problem, problem.shape(shape), s.dsl, s.device, PATIENCE)

@@ -52,7 +52,8 @@ def _chapter(campaign: Campaign, record: Record, memory: Sequence[Record]) -> It
     if v.classified and v.classified != record.plan.category:
         yield f"  the edit looks like {v.classified}, not {record.plan.category}"
     rounds = f"{v.rounds} rounds{' of its heat' if v.outcome == 'not_selected' else ''}"
-    measured = f", measured x{v.ratio:.3f} [{v.low:.3f}, {v.high:.3f}] in {rounds}" if v.ratio else ""
+    sure = f" at {v.confidence:.1%}" if v.confidence else ""
+    measured = f", measured x{v.ratio:.3f} [{v.low:.3f}, {v.high:.3f}]{sure} in {rounds}" if v.ratio else ""
     yield f"  {v.outcome}{measured}{f': {v.reason}' if v.reason else ''}; S {_figure(v.S_i)}"
 
 

@@ -15,7 +15,8 @@ from typing import Literal
 from atrex.errors import UserError
 from atrex.evaluate.rundir import now
 from atrex.optimize.dropout import POLICIES, draw
-from atrex.optimize.lab import Lab
+from atrex.optimize.field import said
+from atrex.optimize.lab import IncumbentFailed, Lab, UnitFailed
 from atrex.optimize.model import BASELINE, Closed, Mask, Plan, Record, Stop, Width
 from atrex.optimize.observe import evidence, knowledge
 from atrex.optimize.store import Campaign
@@ -73,6 +74,11 @@ class Supervisor:
 
     def __init__(self, campaign: Campaign, lab: Lab, told: Callable[[str], None] = lambda line: None):
         self.campaign, self.lab, self._told = campaign, lab, told
+        self._until: float | None = None
+
+    def bound(self, until: float) -> None:
+        """Give up a contest that is not over then (time.monotonic())."""
+        self._until = self.lab.until = until
 
     def advance(self) -> Position:
         """Do all steps up to the next one that is not the supervisor's; where that is."""
@@ -88,7 +94,7 @@ class Supervisor:
         None for a baseline that did not pass: it is put aside, and another one is waited for. None too while other
         candidates of the iteration are waited for.
         """
-        at = self._expect("baseline", "candidate")
+        at = self._expect("baseline", "candidate", "validation")
         found = self.submit_all(source)
         return next((record for record in found if record.number == at.number), None)
 
@@ -96,9 +102,9 @@ class Supervisor:
         """Take kernels: a candidate for each plan, in their order, or for as many as wait for one; validate them.
 
         The iteration's records, none while another candidate is waited for. Candidates that are there already are not
-        replaced: handing in all of them again is harmless.
+        replaced: handing in all of them again is harmless, and repeats a validation that was cut short.
         """
-        at, campaign = self._expect("baseline", "candidate"), self.campaign
+        at, campaign = self._expect("baseline", "candidate", "validation"), self.campaign
         first = campaign.first_of(at.number)
         attempts = campaign.attempts(first) or [BASELINE]
         waiting = [number for number in attempts if not campaign.has(number, "candidate")]
@@ -218,12 +224,18 @@ class Supervisor:
 
     def _validation(self, number: int) -> None:
         numbers = [BASELINE] if number == BASELINE else self.campaign.attempts(number)
-        for each, found in validate(self.campaign, numbers, self.lab):
-            if number == BASELINE and not found.accepted:
-                self._told(f"baseline: {found.outcome}: {found.reason}")
-                self._put_aside(found.outcome, found.model_dump_json(indent=1))
-                return
-            self.campaign.put(each, "validation", found)
+        try:
+            for each, found in validate(self.campaign, numbers, self.lab, self._until):
+                if number == BASELINE and not found.accepted:
+                    self._told(f"baseline: {found.outcome}: {found.reason}")
+                    self._put_aside(found.outcome, found.model_dump_json(indent=1))
+                    return
+                self.campaign.put(each, "validation", found)
+        except UnitFailed as failed:
+            raise IncumbentFailed(
+                f"{self.campaign.path}: the incumbent itself failed on shape {failed.record.shape} "
+                f"({said(failed.record)}); nothing is decided and nothing is lost, the same command tries again"
+            ) from None
 
     def _put_aside(self, outcome: str, why: str) -> None:
         """Keep a kernel that is no baseline; a correct fallback as vanilla.py, for comparison."""

@@ -25,7 +25,7 @@ class Settings(_Form):
     `width` is how many attempts an iteration makes at most, all of them from the same incumbent.
     `error` is the chance of any promotion without a gain over the whole campaign. `informed` says that the agent was
     shown more than it may see in a comparable campaign. `elsewhere`: the device is on another machine, and measurements
-    travel in bundles.
+    travel in bundles. A contest that would take more than `contest_rounds` or `contest_s` seconds ends undecided.
     """
 
     format: int = 1
@@ -46,6 +46,8 @@ class Settings(_Form):
     iterations: int | None = Field(None, ge=1)
     usd: float | None = Field(None, gt=0)
     until_s: float | None = Field(None, gt=0)
+    contest_rounds: int = Field(56, ge=3)
+    contest_s: float = Field(1200.0, gt=0)
     deduplicate: bool = True
     informed: bool = False
     elsewhere: bool = False
@@ -148,13 +150,16 @@ class Validation(_Form):
 
     `outcome`: baseline, promoted, no_gain, slower_shape, failed (a gate), fallback (not dominant), duplicate (the
     source of another one, or compiled to what was measured already), not_selected (another attempt of the iteration
-    looked better in the heats; `ratio`, `low` and `high` are of its heat, and no decision).
+    looked better in the heats; `ratio`, `low` and `high` are of its heat, and no decision), undecided (noise or a limit
+    ended it: nothing follows about the candidate).
+    `low` to `high` holds the ratios that the test does not reject, with `confidence` in all.
     `seconds` is what it took; of attempts that were measured in one bundle an equal share.
     """
 
     outcome: Literal[
-        "baseline", "promoted", "no_gain", "slower_shape", "failed", "fallback", "duplicate", "not_selected"
-    ]
+        "baseline", "promoted", "no_gain", "slower_shape", "undecided", "failed", "fallback", "duplicate",
+        "not_selected",
+    ]  # fmt: skip
     candidate_sha256: str
     artifact: str | None
     reason: str | None = None
@@ -164,6 +169,7 @@ class Validation(_Form):
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    confidence: float | None = None
     median_us: dict[str, float] = Field(default_factory=dict)
     S: dict[str, float] = Field(default_factory=dict)
     S_i: float | None = None

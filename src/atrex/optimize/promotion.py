@@ -12,6 +12,8 @@ the one with the largest mean log ratio is selected, and it alone is decided on,
 selection. Heats favour whoever was lucky in them, but what the decision stands on is independent of them: whichever
 candidate comes, one that is no faster is promoted with at most the decision's share. So an iteration spends one
 decision, however wide it is. A candidate that was not selected is not rejected: it may be handed in again.
+
+A decision may end undecided (`patience`): it promotes nothing, spends its share, and says nothing about the candidate.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from atrex.scoring.comparison import Comparison, Pair, compare_times, rounds_needed, spent
+from atrex.optimize.patience import Bounds, GaveUp, Patience
+from atrex.scoring.comparison import Comparison, Pair, compare_times, p_faster, rounds_needed, spent
 
 CAMPAIGN_ERROR = 0.05
 FUTILE_AFTER, FUTILE_WINS = 4, 1  # so few rounds won of the first ones: no gain is in sight
@@ -30,6 +33,7 @@ SLOWDOWN, SLOWDOWN_US = 0.02, 0.3  # a shape may lose the larger of the two
 BLOCK_ERROR = 0.05
 HEAT_ROUNDS = 3  # the fewest that give an interval; they select, and decide nothing
 _FLIPS = 4000
+ANY = Bounds()
 
 Round = Callable[[Collection[str] | None], Mapping[str, Pair]]
 """Measures incumbent and candidate once on the shapes named, all for None: times of both by shape, in microseconds."""
@@ -49,60 +53,95 @@ class Rule:
 
 @dataclass(frozen=True)
 class Decision:
-    """What came of one candidate. `why`: faster, no_gain, futile (no gain in sight), slower_shape (see `slower`)."""
+    """What came of one candidate. `level` is that of the last look's test, `error` the share of the whole decision.
+
+    `why`: faster, no_gain, futile (no gain in sight), slower_shape (see `slower`), undecided (see `reason`).
+    """
 
     promoted: bool
-    why: Literal["faster", "no_gain", "futile", "slower_shape"]
+    why: Literal["faster", "no_gain", "futile", "slower_shape", "undecided"]
     number: int
     error: float
+    level: float
     times: dict[str, list[Pair]]
     again: dict[str, list[Pair]] = field(default_factory=dict)
     slower: tuple[str, ...] = ()
+    reason: str | None = None
 
     @property
     def rounds(self) -> int:
-        return len(next(iter(self.times.values())))
+        """Those on all shapes."""
+        return _rounds(self.times)
 
     @property
     def comparison(self) -> Comparison | None:
-        """Ratios and intervals, None for fewer rounds than they take."""
-        return compare_times(self.times) if self.rounds >= 3 else None
+        """Ratios and intervals, None for fewer rounds than they take.
+
+        Two-sided, with the test's level on either side: the overall interval lies above 1 where the test that decided
+        says "faster", and only there.
+        """
+        return compare_times(self.times, 1 - 2 * self.level) if self.rounds >= 3 else None
 
 
-def decide(measure: Round, number: int, rule: Rule = Rule()) -> Decision:
+def decide(measure: Round, number: int, rule: Rule = Rule(), bounds: Bounds = ANY) -> Decision:
     """Decide on the `number`-th (from 1) candidate that a campaign compares with an incumbent.
 
-    Raises what `measure` raises, when a unit of one of the two does not pass.
+    Where `measure` raises GaveUp, or the bounds are met, it is undecided. Raises what else `measure` raises, when a
+    unit of one of the two does not pass.
     """
-    share = spent(rule.error, number)
-    times: dict[str, list[Pair]] = {}
-    planned = 0
-    for look in range(1, rule.looks + 1):
-        level = share / 2**look
-        planned = max(rounds_needed(level), 2 * planned)
-        while len(next(iter(times.values()), ())) < planned:
-            for shape, pair in measure(None).items():
-                times.setdefault(shape, []).append(pair)
-            if _rounds(times) == FUTILE_AFTER and _won(times, rule.margin) <= FUTILE_WINS:
-                return Decision(False, "futile", number, share, times)
-        if compare_times(times, margin=rule.margin).p_faster <= level:
-            return _look_at_shapes(measure, number, share, times)
-        if 2 * _won(times, rule.margin) <= planned:
-            return Decision(False, "futile", number, share, times)
-    return Decision(False, "no_gain", number, share, times)
+    contest = _Contest(measure, number, rule, Patience(bounds))
+    try:
+        return contest.run()
+    except GaveUp as why:
+        return contest.ended("undecided", reason=str(why))
 
 
-def _look_at_shapes(measure: Round, number: int, share: float, times: dict[str, list[Pair]]) -> Decision:
-    suspects = slower_shapes(times)
-    again: dict[str, list[Pair]] = {}
-    if suspects:
-        for _ in range(_rounds(times)):
-            for shape, pair in measure(suspects).items():
-                again.setdefault(shape, []).append(pair)
-        slower = slower_shapes(again)
-        if slower:
-            return Decision(False, "slower_shape", number, share, times, again, tuple(slower))
-    return Decision(True, "faster", number, share, times, again)
+class _Contest:
+    """One decision on its way."""
+
+    def __init__(self, measure: Round, number: int, rule: Rule, patience: Patience):
+        self._measure, self._number, self._rule, self._patience = measure, number, rule, patience
+        self._share = spent(rule.error, number)
+        self._level = self._share / 2
+        self._times: dict[str, list[Pair]] = {}
+        self._again: dict[str, list[Pair]] = {}
+
+    def run(self) -> Decision:
+        rule, times, planned = self._rule, self._times, 0
+        for look in range(1, rule.looks + 1):
+            self._level = self._share / 2**look
+            planned = max(rounds_needed(self._level), 2 * planned)
+            while _rounds(times) < planned:
+                self._round(times, None, planned)
+                if _rounds(times) == FUTILE_AFTER and _won(times, rule.margin) <= FUTILE_WINS:
+                    return self.ended("futile")
+            if p_faster(times, rule.margin) <= self._level:
+                return self._look_at_shapes()
+            if 2 * _won(times, rule.margin) <= planned:
+                return self.ended("futile")
+        return self.ended("no_gain")
+
+    def ended(self, why: str, slower: Sequence[str] = (), reason: str | None = None) -> Decision:
+        return Decision(
+            promoted=why == "faster", why=why, number=self._number, error=self._share, level=self._level,
+            times=self._times, again=self._again, slower=tuple(slower), reason=reason,
+        )  # fmt: skip
+
+    def _round(self, into: dict[str, list[Pair]], shapes: Collection[str] | None, planned: int) -> None:
+        self._patience.before(planned - _rounds(into), planned)
+        for shape, pair in self._measure(shapes).items():
+            into.setdefault(shape, []).append(pair)
+        self._patience.after(into)
+
+    def _look_at_shapes(self) -> Decision:
+        suspects = slower_shapes(self._times)
+        if suspects:
+            for _ in range(_rounds(self._times)):
+                self._round(self._again, suspects, _rounds(self._times))
+            slower = slower_shapes(self._again)
+            if slower:
+                return self.ended("slower_shape", slower)
+        return self.ended("faster")
 
 
 def slower_shapes(times: Mapping[str, Sequence[Pair]], error: float = BLOCK_ERROR) -> list[str]:
@@ -129,7 +168,7 @@ def slower_shapes(times: Mapping[str, Sequence[Pair]], error: float = BLOCK_ERRO
 
 
 def _rounds(times: Mapping[str, Sequence[Pair]]) -> int:
-    return len(next(iter(times.values())))
+    return len(next(iter(times.values()), ()))
 
 
 def _won(times: Mapping[str, Sequence[Pair]], margin: float) -> int:

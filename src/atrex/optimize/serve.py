@@ -26,6 +26,7 @@ from atrex.optimize.field import Heat, narrow, run_heat, short_of_contest
 from atrex.optimize.lab import Lab, LocalLab, UnitFailed
 from atrex.optimize.model import Settings
 from atrex.optimize.observe import worst_of
+from atrex.optimize.patience import bounds_of
 from atrex.optimize.promotion import Round, Rule, decide
 from atrex.optimize.store import KERNEL, PROBLEM
 from atrex.scoring.records import Status, UnitRecord
@@ -149,7 +150,10 @@ class _Measuring:
         rounds = _Rounds(self._lab.contest(self._kernel, self._sources[number]), self._told)
         try:
             with rounds as measure:
-                return decide(measure, self._asked.decision, Rule(error=self._asked.settings.error)).promoted
+                settings = self._asked.settings
+                decision = decide(measure, self._asked.decision, Rule(error=settings.error), bounds_of(settings))
+                rounds.gave_up = decision.reason
+                return decision.promoted
         except UnitFailed:
             return False
         finally:
@@ -166,10 +170,11 @@ class _Rounds:
         self._contest, self._told = contest, told
         self._rounds: list[dict[str, Any]] = []
         self._stopped: dict[str, Any] | None = None
+        self.gave_up: str | None = None
 
     @property
     def document(self) -> dict[str, Any]:
-        return {"rounds": self._rounds, "stopped": self._stopped}
+        return {"rounds": self._rounds, "stopped": self._stopped, "gave_up": self.gave_up}
 
     def __enter__(self) -> Round:
         measure = self._contest.__enter__()

@@ -19,6 +19,7 @@ from atrex.optimize.bundle import Answer, read_answer
 from atrex.optimize.field import repeats
 from atrex.optimize.lab import Lab, LocalLab, Pending, UnitFailed
 from atrex.optimize.machine import Position, Supervisor, position, words
+from atrex.optimize.patience import GaveUp
 from atrex.optimize.promotion import Round
 from atrex.optimize.serve import CONTEST, HEATS, JUDGE, LOOK, read_records
 from atrex.optimize.store import PROBLEM, Campaign, parse
@@ -45,11 +46,15 @@ class StoppedUnit(_Form):
 
 
 class Contest(_Form):
-    """A contest or a heat with the incumbent. `candidate` is the SHA-256 of whose it was, where the answer says so."""
+    """A contest or a heat with the incumbent. `candidate` is the SHA-256 of whose it was, where the answer says so.
+
+    `gave_up` says why a contest was left undecided there.
+    """
 
     rounds: list[MeasuredRound]
     stopped: StoppedUnit | None = None
     candidate: str | None = None
+    gave_up: str | None = None
 
 
 class Heats(RootModel[dict[str, Contest]]):
@@ -84,6 +89,8 @@ class Served(_Form):
 class ServedLab:
     """Answers from what other machines have measured. Raises Pending for a measurement that has not come."""
 
+    until: float | None = None
+
     def __init__(self, campaign: Campaign):
         self._campaign = campaign
 
@@ -115,6 +122,8 @@ class ServedLab:
                 return left.pop(0).times
             if not left and contest.stopped:
                 raise UnitFailed(contest.stopped.record, contest.stopped.of_candidate)
+            if not left and contest.gave_up:
+                raise GaveUp(contest.gave_up)
             raise UserError(
                 f"{self._campaign.path}: the contest was measured for another rule of decision; serve the bundle with "
                 "this atrex"

@@ -43,6 +43,8 @@ class Wish:
     chip: str | None = None
     """Of a device on another machine; None for a device of this one."""
     width: int = 1
+    contest_rounds: int = 56
+    contest_s: float = 1200.0
 
 
 def begin(path: Path, wish: Wish) -> Campaign:
@@ -77,6 +79,8 @@ def begin(path: Path, wish: Wish) -> Campaign:
         usd=wish.usd,
         until_s=wish.until_s,
         deduplicate=wish.deduplicate,
+        contest_rounds=wish.contest_rounds,
+        contest_s=wish.contest_s,
         elsewhere=elsewhere,
         created=now(),
     )

@@ -13,18 +13,23 @@ from atrex.optimize.classify import classify
 from atrex.optimize.field import Earlier, Heat, artifact, narrow, run_heat, said, short_of_contest
 from atrex.optimize.lab import Lab, UnitFailed
 from atrex.optimize.model import BASELINE, Validation
+from atrex.optimize.patience import bounds_of
 from atrex.optimize.promotion import Decision, Rule, decide
 from atrex.optimize.store import Campaign
+from atrex.scoring.comparison import Comparison
 from atrex.scoring.records import UnitRecord
 
 _MEASURED = ("baseline", "promoted", "no_gain", "slower_shape")  # measured as far as there is anything to measure
 
 
-def validate(campaign: Campaign, numbers: Sequence[int], lab: Lab) -> Iterator[tuple[int, Validation]]:
+def validate(
+    campaign: Campaign, numbers: Sequence[int], lab: Lab, until: float | None = None
+) -> Iterator[tuple[int, Validation]]:
     """Judge the candidates of an iteration and contest the best of them: (number, verdict), the contested one last.
 
-    What was measured is left on disk, and is not measured again by a call after a crash. Raises UnitFailed when the
-    incumbent itself stops passing: no verdict about a candidate follows from that.
+    A contest that is not over by `until` (time.monotonic()) is given up. What was measured is left on disk, and is not
+    measured again by a call after a crash. Raises UnitFailed when the incumbent itself stops passing: no verdict about
+    a candidate follows from that.
     """
     field = _Candidates(campaign, numbers, lab)
     if list(numbers) == [BASELINE]:
@@ -35,7 +40,7 @@ def validate(campaign: Campaign, numbers: Sequence[int], lab: Lab) -> Iterator[t
     for number, (outcome, reason) in sorted(found.ended.items()):
         yield number, field.verdict(number, outcome, reason, found.heats.get(number))
     if found.chosen is not None:
-        yield found.chosen, field.contest(found.chosen)
+        yield found.chosen, field.contest(found.chosen, until)
 
 
 def forget_measured(campaign: Campaign, numbers: Sequence[int]) -> None:
@@ -47,7 +52,7 @@ def forget_measured(campaign: Campaign, numbers: Sequence[int]) -> None:
 
 
 def earlier_of(campaign: Campaign) -> Earlier:
-    """What the campaign's candidates were and compiled to. One that was not selected may be handed in again."""
+    """What the campaign's candidates were and compiled to. What was not selected or decided may be handed in again."""
     measured = [record for record in campaign.memory if record.validation.outcome in _MEASURED]
     return Earlier(
         {r.validation.artifact: r.number for r in measured if r.validation.artifact},
@@ -90,11 +95,12 @@ class _Candidates:
         self._took[number] += time.monotonic() - began
         return found
 
-    def contest(self, number: int) -> Validation:
+    def contest(self, number: int, until: float | None) -> Validation:
         campaign, began = self._campaign, time.monotonic()
+        rule, bounds = Rule(error=campaign.settings.error), bounds_of(campaign.settings, until)
         try:
             with self._lab.contest(campaign.kernel, self._sources[number]) as measure:
-                decision = decide(measure, decisions_of(campaign) + 1, Rule(error=campaign.settings.error))
+                decision = decide(measure, decisions_of(campaign) + 1, rule, bounds)
         except UnitFailed as failed:
             if not failed.of_candidate:
                 raise
@@ -102,18 +108,14 @@ class _Candidates:
         finally:
             self._took[number] += time.monotonic() - began
         campaign.measured(f"{number:04d}-contest.json", _document(decision))
-        comparison = decision.comparison
-        overall = comparison.overall if comparison else None
         return self.verdict(
             number,
-            {"faster": "promoted", "slower_shape": "slower_shape"}.get(decision.why, "no_gain"),
-            f"slower on {', '.join(decision.slower)}" if decision.slower else None,
-            decision=decision.number,
-            error=decision.error,
+            {"faster": "promoted", "futile": "no_gain"}.get(decision.why, decision.why),
+            f"slower on {', '.join(decision.slower)}" if decision.slower else decision.reason,
+            decision=decision.number if decision.rounds else None,  # before any round there is nothing to err by
+            error=decision.error if decision.rounds else None,
             rounds=decision.rounds,
-            ratio=overall.ratio if overall else None,
-            low=overall.low if overall else None,
-            high=overall.high if overall else None,
+            **_interval(decision.comparison),
         )
 
     def verdict(
@@ -123,9 +125,7 @@ class _Candidates:
         records, source = self._records.get(number, ()), self._sources[number]
         S = {r.shape: r.roofline.S for r in records if r.roofline and r.roofline.S is not None}
         if heat is not None and heat.failed is None:
-            seen = heat.comparison
-            more = {"ratio": seen.overall.ratio, "low": seen.overall.low, "high": seen.overall.high}
-            more["rounds"] = seen.rounds
+            more = _interval(heat.comparison) | {"rounds": heat.comparison.rounds}
         served = self._lab.seconds
         return Validation(
             outcome=outcome,
@@ -143,6 +143,13 @@ class _Candidates:
         )
 
 
+def _interval(found: Comparison | None) -> dict[str, float]:
+    if found is None:
+        return {}
+    one = found.overall
+    return {"ratio": one.ratio, "low": one.low, "high": one.high, "confidence": found.attained}
+
+
 def _judge(number: int) -> str:
     return f"{number:04d}-judge.jsonl"
 
@@ -154,7 +161,8 @@ def _heat(number: int) -> str:
 def _document(decision: Decision) -> str:
     return json.dumps(
         {
-            "number": decision.number, "error": decision.error, "why": decision.why, "slower": decision.slower,
-            "times_us": decision.times, "again_us": decision.again,
+            "number": decision.number, "error": decision.error, "level": decision.level, "why": decision.why,
+            "reason": decision.reason, "slower": decision.slower, "times_us": decision.times,
+            "again_us": decision.again,
         }, indent=1,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from glob import glob
@@ -70,19 +70,33 @@ def version(ncu: str) -> str:
     return found.group(1) if found else "unknown"
 
 
+Execute = Callable[[Sequence[str], float, Mapping[str, str]], "subprocess.CompletedProcess[str]"]
+"""Runs a command within seconds, in an environment: its status, and what it printed as text."""
+
+
+def run_here(command: Sequence[str], timeout: float, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """With the rights of this process."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=dict(env))
+
+
 def profile(
-    command: Sequence[str], report: Path, timeout: float = 600.0, env: dict[str, str] | None = None
+    command: Sequence[str],
+    report: Path,
+    timeout: float = 600.0,
+    env: dict[str, str] | None = None,
+    execute: Execute = run_here,
 ) -> tuple[list[Launch], list[str]]:
     """Run a command under ncu: the launches between its profiler's start and stop, and metrics that are not known here.
 
-    `report` is where ncu's own report goes (.ncu-rep), for its user interface. Raises UserError when ncu cannot count
-    (permission), the command fails, nothing was launched, or it takes longer than `timeout` seconds.
+    `report` is where ncu's own report goes (.ncu-rep), for its user interface; `execute` runs ncu. Raises UserError
+    when ncu cannot count (permission), the command fails, nothing was launched, or it takes longer than `timeout`
+    seconds.
     """
     ncu, wanted, missing = find_ncu(), list(metrics()), []
     for _ in range(_TRIES):
         options = ["--profile-from-start", "off", "--target-processes", "all", "--clock-control", "none"]
         options += ["--cache-control", "all", "--replay-mode", "kernel", "--metrics", ",".join(wanted)]
-        text = _run([ncu, *options, "--export", str(report), "--force-overwrite", *command], timeout, env)
+        text = _run([ncu, *options, "--export", str(report), "--force-overwrite", *command], timeout, env, execute)
         unknown = [name for name in wanted if name in set(_MISSING.findall(text))]
         if not unknown:
             break
@@ -91,7 +105,8 @@ def profile(
     file = report if report.exists() else Path(f"{report}.ncu-rep")
     if not file.exists():
         raise UserError(f"ncu wrote no report: no kernel was launched between start and stop. {_last(text)}")
-    table = _run([ncu, "--import", str(file), "--csv", "--page", "raw", "--print-units", "base"], timeout, None)
+    show = [ncu, "--import", str(file), "--csv", "--page", "raw", "--print-units", "base"]
+    table = _run(show, timeout, None, execute)
     launches = read_csv(table)
     if not launches:
         raise UserError("ncu saw no kernel: forward launched nothing on the device")
@@ -100,11 +115,9 @@ def profile(
     return launches, missing
 
 
-def _run(command: list[str], timeout: float, env: dict[str, str] | None) -> str:
+def _run(command: list[str], timeout: float, env: dict[str, str] | None, execute: Execute) -> str:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})}
-        )
+        done = execute(command, timeout, {**os.environ, **(env or {})})
     except subprocess.TimeoutExpired:
         raise UserError(f"ncu: not finished after {timeout:g} s; give --timeout more") from None
     except OSError as error:

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from atrex.agents.jail import network
-from atrex.evaluate.confine import Ground, enter, grants
+from atrex.evaluate.confine import Ground, enter, grants, privileges
 from atrex.evaluate.confine import Terms as Confined
 from atrex.evaluate.confine.kernel import mount, prctl, unshare
 from atrex.evaluate.confine.limits import Limits
@@ -49,6 +49,9 @@ def _inside(control: socket.socket, order: dict[str, Any], enclosure: Enclosure,
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     hides_processes = own_processes and _own_proc()
     way_out = _way_out(enclosure) if order["network"] else None
+    local = tuple(order["local_ports"]) if enclosure.network else ()
+    if local and not way_out:
+        network.raise_loopback()
     parent = 0 if own_processes else os.getppid()
     ground = Ground(
         zygote=parent,
@@ -62,10 +65,15 @@ def _inside(control: socket.socket, order: dict[str, Any], enclosure: Enclosure,
         limits=Limits(**order["limits"]),
         hidden=(str(grants.PACKAGE), *order["hidden"]),
         readable=tuple(order["readable"]),
-        ports=(network.PORT,) if way_out else (),
+        ports=((network.PORT,) if way_out else ()) + local,
+        listens=local,
+        capabilities=tuple(order["capabilities"]),
         unix_sockets=order["unix_sockets"],
     )
-    held = enter(ground, terms) | {"processes": "own namespace" if hides_processes else "shared"}
+    held = enter(ground, terms) | {
+        "processes": "own namespace" if hides_processes else "shared",
+        "kept": [each for each in order["capabilities"] if privileges.capabilities() >> each & 1],
+    }
     answer = json.dumps({"held": held}).encode() + b"\n"
     socket.send_fds(control, [answer], [way_out.fileno()] if way_out else [])
     control.close()

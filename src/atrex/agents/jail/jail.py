@@ -41,7 +41,8 @@ class Terms:
 
     `readable` are its own files beyond system and Python packages, `hosts` ("host" or "host:port") what it may reach,
     none without network; `service` is a model's that it speaks to without knowing the key; `device` "cpu" or "cuda".
-    `hidden` are folders below readable ones that stay shut.
+    `hidden` are folders below readable ones that stay shut. `local_ports` are TCP ports where its processes may speak
+    to each other, in its own empty network. `capabilities` are numbers of those that they keep.
     """
 
     readable: Sequence[str] = ()
@@ -51,6 +52,8 @@ class Terms:
     device: str = "cpu"
     limits: Limits | None = None
     unix_sockets: bool = False
+    local_ports: Sequence[int] = ()
+    capabilities: Sequence[int] = ()
     path: Sequence[str] = field(default=())  # folders of programs, before the system's
 
 
@@ -141,6 +144,8 @@ class Jail:
             "hidden": list(self.terms.hidden),
             "readable": [*self.terms.readable, *self.terms.path],
             "unix_sockets": self.terms.unix_sockets,
+            "local_ports": list(self.terms.local_ports),
+            "capabilities": list(self.terms.capabilities),
             "cwd": str(self.workspace),
             "argv": list(argv),
             "env": self._environment() | dict(env),
@@ -156,6 +161,8 @@ class Jail:
             why = self._process.stderr.read().decode(errors="replace").strip().splitlines()
             raise JailError(f"the jail did not come up: {why[-1] if why else 'no answer'}")
         self.held = json.loads(said)["held"]
+        if self.terms.local_ports and "network" in self.held["unconfined"]:
+            raise JailError("no network namespace can be made here, so no port can be its own; see atrex doctor")
         if self._network and not fds:
             raise JailError("no network namespace can be made here, so hosts cannot be let through; see atrex doctor")
         return socket.socket(fileno=fds[0]) if fds else None

@@ -2,7 +2,7 @@
 
 The workspace is all it goes by: position.json says which step is wanted, kernel.py which values the knobs have,
 memory.json what was tried, siblings.json what the iteration's other attempts plan. So it proposes again what a restart
-has hidden from it, and what was not selected.
+has hidden from it, what was not selected, and once more what was left undecided.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from atrex.agents.tuner.measuring import BETTER, Measuring, percent, say, write
 from atrex.agents.tuner.search import log_ratio
 from atrex.errors import UserError
 
+_SAYS_NOTHING = ("not_selected", "undecided")  # outcomes from which nothing follows about a value
+_UNDECIDED = 2  # contests without a decision after which a value is let be
 PATIENCE = 4  # iterations of a session without a promotion before it sees no direction
 _PRIOR = 0.02  # of the log ratio of a knob that was never moved
 _CARDS = 2
@@ -95,13 +98,20 @@ def moved(change: str) -> tuple[str, Value] | None:
 
 def expected(memory: list[dict[str, Any]], knob: str) -> float:
     """The log ratio that a move of a knob may bring: the mean of its moves in memory and of one that brings 2 %."""
-    ratios = [r["measured_ratio"] or 1.0 for r in memory if r["change"] and (moved(r["change"]) or ("",))[0] == knob]
+    told = [r for r in memory if r["change"] and r["outcome"] != "undecided"]
+    ratios = [r["measured_ratio"] or 1.0 for r in told if (moved(r["change"]) or ("",))[0] == knob]
     return (_PRIOR + sum(map(math.log, ratios))) / (1 + len(ratios))
 
 
 def moves(knobs: tuple[Knob, ...], memory: list[dict[str, Any]], seed: int) -> list[Move]:
-    """What the memory shows no trial of, the most promising knob first, near values before far ones."""
-    tried = {moved(record["change"]) for record in memory if record["change"] and record["outcome"] != "not_selected"}
+    """What the memory shows no trial of, the most promising knob first, near values before far ones.
+
+    What was undecided comes after all that was not contested yet.
+    """
+    told = [(moved(record["change"]), record["outcome"]) for record in memory if record["change"]]
+    tried = {move for move, outcome in told if outcome not in _SAYS_NOTHING}
+    undecided = Counter(move for move, outcome in told if outcome == "undecided")
+    tried |= {move for move, times in undecided.items() if times >= _UNDECIDED}
     found = []
     for knob in knobs:
         at = knob.options.index(knob.value)
@@ -114,13 +124,16 @@ def moves(knobs: tuple[Knob, ...], memory: list[dict[str, Any]], seed: int) -> l
     drawn.shuffle(found)
     order = [knob.name for knob in knobs]
     drawn.shuffle(order)
-    return sorted(found, key=lambda m: (-expected(memory, m.knob), order.index(m.knob), m.steps))
+    return sorted(
+        found,
+        key=lambda m: (undecided[m.knob, m.new], -expected(memory, m.knob), order.index(m.knob), m.steps),
+    )
 
 
 def stuck(memory: list[dict[str, Any]], session: int) -> bool:
     """Whether the last iterations of this session were all without a promotion."""
     own = [record["outcome"] for record in memory if record["session"] == session]
-    last = [outcome for outcome in own if outcome != "not_selected"][-PATIENCE:]
+    last = [outcome for outcome in own if outcome not in _SAYS_NOTHING][-PATIENCE:]
     return len(last) == PATIENCE and not {"promoted", "baseline"} & set(last)
 
 

@@ -46,7 +46,8 @@ class Ground:
 class Terms:
     """Of one worker: its device type, the folders it writes to, what it must not read although it lies below a root.
 
-    `ports` are TCP ports that it may connect to in its network namespace, `unix_sockets` whether it may make such.
+    `ports` are TCP ports that it may connect to in its network namespace, `listens` those where it may listen there,
+    `unix_sockets` whether it may make such. `capabilities` are numbers of those that it keeps where it has them.
     """
 
     device: str
@@ -55,7 +56,9 @@ class Terms:
     hidden: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
+    listens: tuple[int, ...] = ()
     unix_sockets: bool = False
+    capabilities: tuple[int, ...] = ()
 
 
 def worker_uid(device: str, uid: int | None) -> int | None:
@@ -72,7 +75,7 @@ def enter(ground: Ground, terms: Terms) -> dict[str, Any]:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what its children leave behind stays in its tree, where it is counted
     limits.enter(terms.limits, uid is not None)
     ruleset = _ruleset(ground, terms)  # while every path can still be opened
-    bare = privileges.drop(uid)
+    bare = privileges.drop(uid, terms.capabilities)
     dies_with_parent = prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would have reset it
     if os.getppid() != ground.zygote:
         raise SystemExit(1)
@@ -147,6 +150,8 @@ def _ruleset(ground: Ground, terms: Terms) -> Ruleset | None:
         ruleset.allow(path, ALL)
     for port in terms.ports:
         ruleset.allow_connect(port)
+    for port in terms.listens:
+        ruleset.allow_listen(port)
     return ruleset
 
 

@@ -128,8 +128,15 @@ class Ruleset:
 
     def allow_connect(self, port: int) -> None:
         """Let TCP connections to a port, of any host, through; before version 4 they all are."""
+        self._allow_port(_TCP_CONNECT, port)
+
+    def allow_listen(self, port: int) -> None:
+        """Let a TCP port be bound; before version 4 all may be."""
+        self._allow_port(_TCP_BIND, port)
+
+    def _allow_port(self, what: int, port: int) -> None:
         if self.refuses_tcp:
-            rule = _NetPortAttr(_TCP_CONNECT, port)
+            rule = _NetPortAttr(what, port)
             syscall(_ADD_RULE, self._fd, _RULE_NET_PORT, ctypes.byref(rule), 0)
 
     def restrict(self) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from atrex.evaluate.confine.kernel import libc, prctl
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_CAP_AMBIENT = 4, 24, 28, 47
-_AMBIENT_CLEAR_ALL = 4
+_AMBIENT_RAISE, _AMBIENT_CLEAR_ALL = 2, 4
 # linux/securebits.h: uid 0 gets nothing at execve, nothing is kept over a change of user, all of it locked.
 _SECUREBITS = 0b11101111
+_MAY_RAISE_AMBIENT = 0b01000000  # the bit that would refuse it
 _CAPABILITIES_VERSION_3 = 0x20080522
 _CAP_KILL, _CAP_SETGID, _CAP_SETUID = 5, 6, 7
 _CAP_CHOWN, _CAP_DAC_OVERRIDE = 0, 1
@@ -61,16 +62,24 @@ def become(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def drop(uid: int | None) -> bool:
-    """Give up every capability for good, after taking on `uid` if there is one. Whether none is left."""
+def drop(uid: int | None, kept: Iterable[int] = ()) -> bool:
+    """Give up every capability for good, after taking on `uid` if there is one. Whether none is left.
+
+    Those `kept` that this process has stay, with the programs that it starts too; they go with a change of user.
+    """
+    held = capabilities()
+    kept = [number for number in kept if held >> number & 1 and number < 32 and uid is None]
     number = 0
-    while prctl(_PR_CAPBSET_DROP, number):
+    while number in kept or prctl(_PR_CAPBSET_DROP, number):
         number += 1
     prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
-    prctl(_PR_SET_SECUREBITS, _SECUREBITS)
+    prctl(_PR_SET_SECUREBITS, _SECUREBITS & ~_MAY_RAISE_AMBIENT if kept else _SECUREBITS)
     if uid is not None:
         become(uid)
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_VERSION_3, 0))
-    libc.capset(header, ctypes.create_string_buffer(24))
+    mask = sum(1 << each for each in kept)  # effective, permitted, inheritable; the second half is for numbers over 31
+    libc.capset(header, ctypes.create_string_buffer(struct.pack("=6I", mask, mask, mask, 0, 0, 0)))
+    for each in kept:
+        prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, each)
     show_process(True)  # a change of user has hidden /proc/self from its owner, and CUDA writes there
     return capabilities() == 0
