@@ -105,3 +105,11 @@ def test_the_distribution_of_the_test_is_that_of_scipy():
         found = compare_times({"0": [(math.exp(v / 10), 1.0) for v in values]}, confidence=0.9)
         exact = wilcoxon(values, alternative="greater", method="exact").pvalue
         assert (found.overall.low > 1) == (exact <= 0.05)
+
+
+def test_equal_kernels_are_said_to_show_no_difference_in_one_sentence():
+    from atrex.cli.compare import _sentence
+    from atrex.evaluate.versus import Result
+
+    found = compare_times({"0": [(10.0, 10.1), (10.1, 10.0), (9.9, 10.0), (10.0, 9.9), (10.2, 10.1), (10.1, 10.2)]})
+    assert _sentence(Result("rms_norm", found, {}, None, {"margin": 0.0})).startswith("no difference is shown")

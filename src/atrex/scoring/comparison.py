@@ -87,7 +87,7 @@ def compare_times(times: Mapping[str, Sequence[Pair]], confidence: float = 0.95,
         _interval(by_round, confidence),
         rounds,
         confidence,
-        1 - 2 * _tail(rounds)[_left_out(rounds, confidence)],
+        float(1 - 2 * _tail(rounds)[_left_out(rounds, confidence)]),
         _p_positive([v - edge for v in by_round]),
         _p_positive([-v - edge for v in by_round]),
     )
