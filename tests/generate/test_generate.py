@@ -153,6 +153,20 @@ def test_a_line_cut_off_by_a_crash_is_done_again(agent, generate):
     assert len(result.output.splitlines()) == 1 and len(load_records(out)) == 2
 
 
+def test_a_run_that_goes_on_with_less_remembers_all_that_was_asked(agent, generate):
+    script = agent("printf 'class Model: pass' > candidate.py")
+    generate(script, "--problem", "rms_norm", "--samples", "2", "--seen", "all of it")
+    out, _ = generate(script, "--problem", "l2_norm", "--resume")
+    assert load_about(out).seen == "all of it"
+    assert (load_about(out).operators, load_about(out).samples) == (["rms_norm", "l2_norm"], 2)
+
+
+def test_a_person_is_told_where_to_work(generate, tmp_path):
+    place = tmp_path / "out" / "workspaces" / "rms_norm-0" / "workspace"
+    _, result = generate("manual", "--problem", "rms_norm", "--timeout", "0.01")
+    assert str(place / "candidate.py") in result.stderr
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -160,6 +174,7 @@ def test_a_line_cut_off_by_a_crash_is_done_again(agent, generate):
         ([], "--problem or --all"),
         (["--problem", "rms_norm", "--all"], "--problem or --all"),
         (["--problem", "rms_norm", "--timeout", "0"], "--timeout 0"),
+        (["--problem", "rms_norm", "--budget-usd", "0"], "--budget-usd 0"),
         (["--problem", "rms_norm", "--arch", "sm_90"], "--arch"),
     ],
 )

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from atrex.agents.events import Message, Output, ToolCall, Usage
+from atrex.agents.jail import NoJail
 from atrex.dsls.base import get, names
 from atrex.errors import UserError
 from atrex.generate.accounting import Account, Budget
@@ -243,3 +244,43 @@ def test_an_interrupt_ends_an_agent_that_is_about_to_start(tmp_path, suite):
     with pytest.raises(Stopped):
         solver.solve(suite.problem("rms_norm"), 0)
     assert time.monotonic() - began < 15
+
+
+def test_a_machine_without_a_jail_is_no_result_of_the_agent(tmp_path, suite, monkeypatch):
+    from atrex.agents.base import Choice
+    from atrex.agents.command import Command
+    from atrex.agents.jail import Jail
+    from atrex.generate.solve import Solver, Work
+
+    monkeypatch.setattr(Jail, "_agree", lambda *_: (_ for _ in ()).throw(NoJail("no namespaces")))
+    agent = Command(Choice("command", "true"))
+    solver = Solver(Work(tmp_path, agent, Choice("command"), "cpp", target("cpp", None, None), "default", Budget()))
+    with pytest.raises(UserError, match="cannot be confined here: no namespaces"):
+        solver.solve(suite.problem("rms_norm"), 0)
+    assert not (tmp_path / "sample-0").exists()
+
+
+def test_no_attempt_begins_without_dollars(tmp_path, suite):
+    from atrex.agents.base import Choice
+    from atrex.agents.events import Cost, Ended
+    from atrex.agents.jail import Terms
+    from atrex.generate.solve import Solver, Work
+
+    class Spender:
+        keeps_usd, asked = True, []
+
+        def terms(self, task):
+            return Terms()
+
+        def secrets(self):
+            return ()
+
+        def work(self, task, jail):
+            self.asked.append(task.budget_usd)
+            yield Cost(usd=0.6)
+            yield Ended(how="provider", reason="overloaded")
+
+    agent, budget = Spender(), Budget(usd=1.0)
+    work = Work(tmp_path, agent, Choice("s"), "cpp", target("cpp", None, None), "default", budget)
+    record = Solver(work, back_off=(0.0,) * 5).solve(suite.problem("rms_norm"), 0)
+    assert agent.asked == [1.0, pytest.approx(0.4)] and record.ended == "budget" and record.cost_usd == 1.2

@@ -244,3 +244,12 @@ def test_a_pair_of_two_models_is_refused(tmp_path):
         paths.append(judged(tmp_path / f"run-{name}", {f"{folder}/sample-0": [unit("l2_norm", "0", 0.1)]}))
     with pytest.raises(UserError, match="of model m1"):
         read_pair(*paths, (), None)
+
+
+def test_what_a_model_may_have_seen_is_said_of_its_set(tmp_path):
+    folder = write_generation(tmp_path / "made", [generated("l2_norm")], about(seen="trained after the suite came out"))
+    run = judged(tmp_path / "run", {f"{folder}/sample-0": [unit("l2_norm", "0", 0.1)]})
+    (group,) = study(find_sets([run])).groups
+    assert [note for note in group.notes if "trained after" in note] == [
+        f"{group.sets[0].name} may have seen: trained after the suite came out"
+    ]

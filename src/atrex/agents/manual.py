@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from collections.abc import Iterator
 
@@ -36,6 +37,8 @@ class Manual:
     def work(self, task: Task, jail: Jail) -> Iterator[Event]:
         yield Message(role="supervisor", text=f"{task.prompt}\n\nWork in {jail.workspace}.")
         file = jail.workspace / task.output
+        minutes = max(0.0, task.deadline - time.monotonic()) / 60
+        print(f"{task.operator}: read {file.parent / 'PROMPT.md'}, leave {file}, in {minutes:.0f} min", file=sys.stderr)
         seen, since = "", time.monotonic()
         while time.monotonic() < task.deadline:
             try:

@@ -48,7 +48,7 @@ def generate(
     base_url: Annotated[str | None, typer.Option(help="Where the model answers.")] = None,
     policy: Annotated[PolicyOption, typer.Option(help="Tools: default, or extended (not comparable).")] = "default",
     budget_usd: Annotated[float | None, typer.Option(help="Dollars per problem.")] = None,
-    budget_tokens: Annotated[int | None, typer.Option(help="Tokens in and out per problem.")] = None,
+    budget_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens in and out per problem.")] = None,
     timeout: Annotated[float, typer.Option(help="Minutes per problem.")] = 60.0,
     seen: Annotated[str | None, typer.Option(help="A note on what the model may have seen.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
@@ -73,6 +73,8 @@ def generate(
     worker = make(choice)
     if timeout <= 0:
         raise UserError(f"--timeout {timeout:g}: expected minutes, more than none")
+    if budget_usd is not None and budget_usd <= 0:
+        raise UserError(f"--budget-usd {budget_usd:g}: expected dollars, more than none")
     budget = Budget(budget_usd, budget_tokens, 60.0 * timeout)
     about = About(
         agent=agent,

@@ -66,6 +66,11 @@ class Account:
             return f"{self.usage.tokens} tokens, of {tokens}"
         if usd is not None and self._without_cost:
             return f"the model's price is not known, so ${usd:g} cannot be kept to; give --budget-tokens"
+        return None if usd is None else self.spent()
+
+    def spent(self) -> str | None:
+        """Whether no dollars are left for another attempt, in one line, by what is known of the cost."""
+        usd = self.budget.usd
         if usd is not None and (self.usage.cost_usd or 0.0) >= usd:
             return f"${self.usage.cost_usd:.4f}, of ${usd:g}"
         return None

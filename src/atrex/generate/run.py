@@ -38,7 +38,9 @@ def open_run(out: Path, about: About, resume: bool) -> set[tuple[str, int]]:
                     "--resume continues only the same run"
                 )
         done = {(r.operator, r.sample) for r in load_records(out) if r.ended != "provider"}
-        about = about.model_copy(update={"created": before.created})
+        asked = list(dict.fromkeys([*before.operators, *about.operators]))
+        more = {"created": before.created, "operators": asked, "samples": max(before.samples, about.samples)}
+        about = about.model_copy(update=more | {"seen": about.seen or before.seen})
     try:
         out.mkdir(parents=True, exist_ok=True)
         write(out / ABOUT, about.model_dump_json(indent=1))

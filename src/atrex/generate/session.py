@@ -9,7 +9,8 @@ from pathlib import Path
 
 from atrex.agents.base import Agent, Task
 from atrex.agents.events import Ended
-from atrex.agents.jail import Jail, JailError
+from atrex.agents.jail import Jail, JailError, NoJail
+from atrex.errors import UserError
 from atrex.generate.accounting import Account
 from atrex.generate.transcript import Redactor, Transcript
 from atrex.generate.workspace import NoCandidate, collect
@@ -19,7 +20,10 @@ def attend(
     agent: Agent, task: Task, jail: Jail, account: Account, transcript: Transcript,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Ended:  # fmt: skip
-    """Follow an agent until it ends, or its budget, its time or the run does. It is stopped in any case."""
+    """Follow an agent until it ends, or its budget, its time or the run does. It is stopped in any case.
+
+    Raises UserError where no jail can be made for it: that is this machine's fault, and no result of the agent's.
+    """
     try:
         with contextlib.closing(agent.work(task, jail)) as events:
             for event in events:
@@ -34,6 +38,8 @@ def attend(
                 if time.monotonic() > task.deadline:
                     return Ended(how="timeout")
         return Ended(how="error", reason="the agent stopped without saying how it ended")
+    except NoJail as error:
+        raise UserError(f"the agent cannot be confined here: {error}") from None
     except (JailError, OSError) as error:
         return Ended(how="error", reason=str(error))
 

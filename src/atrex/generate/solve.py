@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atrex.agents.base import Agent, Choice, Policy, Task
-from atrex.agents.events import Asked
+from atrex.agents.events import Asked, Ended
 from atrex.agents.jail import Ask, Jail
 from atrex.generate.accounting import Account, Budget
 from atrex.generate.prompt import OUTPUT, prompt
@@ -59,7 +59,7 @@ class Solver:
             jail.kill()
 
     def solve(self, problem: Problem, sample: int) -> Generated:
-        """Give the problem to the agent and keep what it leaves. Raises Stopped.
+        """Give the problem to the agent and keep what it leaves. Raises Stopped, UserError where it cannot be confined.
 
         Whatever the agent does ends in a record: a problem without a candidate has a file that says why, and fails.
         """
@@ -80,6 +80,8 @@ class Solver:
                 terms = replace(work.agent.terms(task), device="cuda" if work.gpu else "cpu")
                 with Jail(root, terms) as jail, self._known(jail):
                     ended = attend(work.agent, task, jail, account, transcript, self._stopping.is_set)
+                    if ended.how == "provider" and (spent := account.spent()):
+                        ended = Ended(how="budget", reason=f"{spent}; {ended.reason}")
                     held = jail.held or held
                     for each in jail.asked:
                         transcript.add(_asked(each))

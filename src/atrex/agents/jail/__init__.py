@@ -10,8 +10,8 @@ being in the jail.
 from __future__ import annotations
 
 from atrex.agents.jail.ask import Ask
-from atrex.agents.jail.jail import Jail, JailError, Terms
+from atrex.agents.jail.jail import Jail, JailError, NoJail, Terms
 from atrex.agents.jail.proxy import Proxy
 from atrex.agents.jail.service import PLACEHOLDER, Service
 
-__all__ = ["PLACEHOLDER", "Ask", "Jail", "JailError", "Proxy", "Service", "Terms"]
+__all__ = ["PLACEHOLDER", "Ask", "Jail", "JailError", "NoJail", "Proxy", "Service", "Terms"]

@@ -35,6 +35,10 @@ class JailError(Exception):
     """The jail could not be made, or what ran in it took more than it may. One line."""
 
 
+class NoJail(JailError):
+    """It cannot be made on this machine, whatever is to run in it."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """What a program in a jail may use.
@@ -96,7 +100,7 @@ class Jail:
     ) -> None:
         """Start a program in the workspace, with `stdin` as its input or, with `talk`, what `send` gives it.
 
-        Raises JailError when the jail cannot be made, was shut by `kill`, or a program runs in it already.
+        Raises NoJail when it cannot be made, JailError when it was shut by `kill` or a program runs in it already.
         """
         if self._killed:
             raise JailError("the jail was shut")
@@ -125,7 +129,9 @@ class Jail:
                 raise
         if listener is not None:
             self._proxy = Proxy(listener, self._hosts, self.asked.append, self.terms.service)
-        self._watching = threading.Thread(target=self._watch, args=(self._process,), daemon=True)
+        folders = [str(self.workspace), str(self.home)]  # which are opened now: a short program may be gone soon
+        watch = Watch(self._process.pid, self.limits, folders, private_shared_memory=False)
+        self._watching = threading.Thread(target=self._watch, args=(self._process, watch), daemon=True)
         self._watching.start()
         if talk:
             os.set_blocking(self._process.stdin.fileno(), False)
@@ -159,12 +165,14 @@ class Jail:
         if not said:
             self._process.kill()
             why = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-            raise JailError(f"the jail did not come up: {why[-1] if why else 'no answer'}")
+            if self._killed:
+                raise JailError("the jail was shut")
+            raise NoJail(f"the jail did not come up: {why[-1] if why else 'no answer'}")
         self.held = json.loads(said)["held"]
         if self.terms.local_ports and "network" in self.held["unconfined"]:
-            raise JailError("no network namespace can be made here, so no port can be its own; see atrex doctor")
+            raise NoJail("no network namespace can be made here, so no port can be its own; see atrex doctor")
         if self._network and not fds:
-            raise JailError("no network namespace can be made here, so hosts cannot be let through; see atrex doctor")
+            raise NoJail("no network namespace can be made here, so hosts cannot be let through; see atrex doctor")
         return socket.socket(fileno=fds[0]) if fds else None
 
     def _environment(self) -> dict[str, str]:
@@ -266,8 +274,7 @@ class Jail:
             self._proxy.close()
             self._proxy = None
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        watch = Watch(process.pid, self.limits, [str(self.workspace), str(self.home)], private_shared_memory=False)
+    def _watch(self, process: subprocess.Popen[bytes], watch: Watch) -> None:
         try:
             while process.poll() is None:
                 if excess := watch.look():

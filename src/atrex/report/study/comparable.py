@@ -63,13 +63,17 @@ def differ(a: CandidateSet, b: CandidateSet, fields: Sequence[str] | None = None
 
 
 def coverage_notes(group: Sequence[CandidateSet]) -> list[str]:
-    """What sets of one group do not have in common although their conditions agree."""
+    """What sets of one group do not have in common although their conditions agree; what their models may have seen."""
     notes = []
     if any(s.judged != group[0].judged for s in group):
         notes.append("these sets were judged on different units: what a set was not run on counts 0 in its S_agg")
     if len(group) > 1 and all(s.run.run.get("suite_hash") is None for s in group):
         notes.append("run.json names no suite hash: that the sets are of one suite is not known")
-    return notes
+    return notes + [f"{s.name} may have seen: {s.generation.about.seen}" for s in group if _has_note(s)]
+
+
+def _has_note(s: CandidateSet) -> bool:
+    return s.generation is not None and bool(s.generation.about.seen)
 
 
 def _short(value: Any) -> str:
