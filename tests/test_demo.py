@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from atrex.cli.main import app
-from atrex.demo import CANDIDATES, EXAMPLES, FLEET, JUDGE, TRACES, Step, demo_steps, run_demo
+from atrex.demo import CAMPAIGN, CANDIDATES, EXAMPLES, FLEET, JUDGE, TRACES, Step, demo_steps, run_demo
 from atrex.errors import UserError
 from tests.docs.parsing import cli, parse
 
 
 def test_every_step_is_a_command_of_the_cli():
-    for step in (*TRACES, *JUDGE):
+    for step in (*TRACES, *JUDGE, *CAMPAIGN):
         parse(cli(), list(step.arguments))
 
 
@@ -26,9 +26,15 @@ def test_the_candidates_ship_with_the_package():
 
 def test_traces_are_left_out_where_their_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert demo_steps() == JUDGE
+    assert demo_steps() == JUDGE + CAMPAIGN
 
 
+def test_the_campaign_is_left_out_without_git(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert demo_steps()[-len(JUDGE) :] == JUDGE
+
+
+@pytest.mark.slow
 def test_the_fleet_that_ships_is_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     pytest.importorskip("polars", reason="needs pip install 'atrex[traces]'")
     assert run_demo(tmp_path / "demo", lambda text: None, TRACES) == 0
