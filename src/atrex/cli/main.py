@@ -18,11 +18,13 @@ from atrex.cli import (
     hardware,
     mcp,
     optimize,
+    optimize_ablate,
     optimize_bundle,
     profile,
     report,
     repro,
     score,
+    serve,
     serve_judge,
     suite,
     suite_build,
@@ -65,11 +67,13 @@ app.command("compare")(compare.compare)
 app.command("profile")(profile.profile)
 app.command("attacks")(attacks.attacks)
 app.command("repro")(repro.repro)
+app.command("serve")(serve.serve)
 app.command("serve-judge")(serve_judge.serve_judge)
 app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("agents")(generate.agents)
+optimize.app.command("ablate")(optimize_ablate.ablate)
 optimize_bundle.register(optimize.app)
 app.add_typer(optimize.app, name="optimize", help="Campaigns that make a kernel faster, every claim measured.")
 app.command("generate")(generate.generate)

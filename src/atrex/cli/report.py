@@ -1,4 +1,4 @@
-"""`atrex report`: the analyses of the paper over finished runs."""
+"""`atrex report`: the analyses of the paper over finished runs, and pages over these, campaigns and traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from atrex.errors import UserError
 def report(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN|DIR...", help="Run directories of `atrex eval`, or folders that hold some."),
+        typer.Argument(
+            metavar="RUN|DIR|CAMPAIGN|TRACESET...",
+            help="Runs of `atrex eval`, campaigns, data sets of traces, or folders that hold some.",
+        ),
     ] = None,
     pair: Annotated[
         tuple[Path, Path] | None,
@@ -42,21 +45,29 @@ def report(
 
     Sets stand in one table only if they agree in suite, DSL, device, prompt and tool policy. Where they do not, each
     group has tables of its own, what differs is said, and the exit status is 1; so it is where units are in error.
+    Campaigns and data sets of traces are shown on the pages that --out writes.
     """
+    from atrex.report.sources import Kind, recognise
     from atrex.report.study.document import document, pair_study, print_study, study
     from atrex.report.study.sets import find_sets
     from atrex.report.tables import make_console
 
     if not runs and pair is None:
         raise UserError("RUN|DIR, --pair: expected runs to report on, a pair, or both")
-    made = study(find_sets(runs, baseline or (), weights), suite) if runs else None
+    sources = recognise(runs or ())
+    judged = [path for path in runs or () if any(s.kind is Kind.RUN and s.path.is_relative_to(path) for s in sources)]
+    if not judged and pair is None and out is None:
+        raise UserError("--out: expected a folder; campaigns and data sets of traces are shown on pages alone")
+    made = study(find_sets(judged, baseline or (), weights), suite) if judged else None
     if pair is not None:
         made = pair_study(*pair, baseline or (), weights, beside=made)
     if out is not None:
-        from atrex.report.site.runs import write_site
+        from atrex.report.site.whole import write_whole
 
-        site = write_site(made, out, suite)
+        site = write_whole(out, made, sources, suite)
         print(f"{out / 'index.html'}: {site.count} pages, tables as data in {out / 'data'}", file=sys.stderr)
+    if made is None:
+        return
     if as_json:
         print(json.dumps(document(made), indent=2, allow_nan=False))
     else:
