@@ -86,11 +86,18 @@ def test_a_base_url_that_is_none_is_one_line(name, folder):
         get(name)(Choice(name, base_url="ftp://x"))
 
 
-@pytest.mark.parametrize("name", list(KEYS))
-def test_a_base_url_with_a_password_is_refused(name, folder):
+@pytest.mark.parametrize("url", ["https://me:secret@gateway.example", "https://gateway.example/v1?key=secret"])
+def test_a_base_url_with_a_secret_is_refused_without_repeating_it(url):
+    with pytest.raises(UserError, match="no password and no query") as refused:
+        Choice.parse("api:m", None, url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [*KEYS, "manual"])
+def test_a_model_behind_the_name_of_an_agent_is_not_passed_over(name, folder):
     _program(folder / name)
-    with pytest.raises(UserError, match="--base-url: expected no name and password"):
-        get(name)(Choice(name, base_url="https://me:secret@gateway.example"))
+    with pytest.raises(UserError, match=f"expected {name} alone; --model"):
+        get(name)(Choice.parse(f"{name}:opus"))
 
 
 @pytest.mark.parametrize("name", list(KEYS))

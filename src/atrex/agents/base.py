@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+from urllib.parse import urlsplit
 
 from atrex.agents.events import Event
 from atrex.agents.jail import Jail, Terms
@@ -26,8 +27,18 @@ class Choice:
 
     @classmethod
     def parse(cls, text: str, model: str | None = None, base_url: str | None = None) -> Choice:
+        """Raises UserError for a base URL with more than scheme, host, port and path: it goes into the record."""
         name, _, argument = text.partition(":")
+        parts = urlsplit(base_url or "")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise UserError("--base-url: expected SCHEME://HOST[:PORT][/PATH], no password and no query")
         return cls(name, argument, model, base_url)
+
+    def alone(self) -> Choice:
+        """Itself, for an agent that takes nothing after its name. Raises UserError where something stands there."""
+        if self.argument:
+            raise UserError(f"--agent {self.name}:{self.argument}: expected {self.name} alone; --model names a model")
+        return self
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Claude:
     keeps_usd = True
 
     def __init__(self, choice: Choice):
-        self._model, self._base_url = choice.model, cli_stream.address(choice.base_url, _API)
+        self._model, self._base_url = choice.alone().model, cli_stream.address(choice.base_url, _API)
         self._program = cli_stream.find("claude")
         self._key = os.environ.get(_KEY, "")
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from atrex.agents.base import Need, Policy
 from atrex.agents.events import Ended, Event, Output
@@ -76,13 +75,11 @@ def needs(program: str, package: str, key: str, where: str) -> list[Need]:
 
 
 def address(base_url: str | None, usual: str) -> str:
-    """Where the model answers. Raises UserError for a base URL that is none, or that holds a name and password."""
+    """Where the model answers. Raises UserError for a base URL that is none."""
     try:
         parse_host(base_url or usual)
     except ValueError as error:
         raise UserError(f"--base-url {error}") from None
-    if base_url and "@" in urlsplit(base_url).netloc:
-        raise UserError("--base-url: expected no name and password in it, since it goes into the record")
     return base_url or usual
 
 

@@ -83,7 +83,7 @@ class Codex:
     keeps_usd = False
 
     def __init__(self, choice: Choice):
-        self._model, self._base_url = choice.model, cli_stream.address(choice.base_url, _API)
+        self._model, self._base_url = choice.alone().model, cli_stream.address(choice.base_url, _API)
         self._program = cli_stream.find("codex")
         self._key = os.environ.get(_KEY, "")
         self._tools: dict[Policy, tuple[str, ...] | None] = {}

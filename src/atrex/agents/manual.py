@@ -22,7 +22,7 @@ class Manual:
     keeps_usd = False
 
     def __init__(self, choice: Choice):
-        pass
+        choice.alone()
 
     @classmethod
     def needs(cls) -> list[Need]:
