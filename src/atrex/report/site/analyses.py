@@ -85,9 +85,12 @@ def _difficulty(i: int, tables: Mapping[str, Table], group: Group, entries: Entr
             "colorscale": "Cividis", "zmin": 0, "zmax": 1, "xgap": 1, "ygap": 1, "colorbar": {"thickness": 12},
             "hovertemplate": "%{y}<br>%{x}<br>%{z:.3g}<extra></extra>", "hoverongaps": False,
         }  # fmt: skip
-        layout = {"xaxis": {"type": "category", "side": "top"}, "yaxis": {"type": "category", "tickmode": "linear"},
-                  "margin": {"l": 60, "r": 10, "t": 30, "b": 10}}  # fmt: skip
-        height = 170 + 19 * len(operators) + (60 if len(systems) > 4 else 0)
+        layout = {
+            "xaxis": {"type": "category", "tickangle": -90 if len(systems) > 3 else 0},
+            "yaxis": {"type": "category", "tickmode": "linear"},
+            "margin": {"l": 60, "r": 10, "t": 30, "b": 10},
+        }
+        height = 120 + 19 * len(operators) + (180 if len(systems) > 3 else 0)
         alt = f"{title}: {len(operators)} operators, {len(systems)} systems; a gap was not judged"
         made.append(Plot(f"difficulty-{key}-{i}", title, [trace], layout, alt, data["operators"], height=height))
     links: dict[str, Link] = {
@@ -138,7 +141,7 @@ def _failures(i: int, tables: Mapping[str, Table], group: Group, entries: Entrie
             })  # fmt: skip
     layout = {"barmode": "stack", "xaxis": {"title": {"text": "failing units"}},
               "yaxis": {"type": "category", "autorange": "reversed"},
-              "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}}  # fmt: skip
+              "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}}  # fmt: skip
     alt = "failing units of each set by gate and category" if traces else "no unit failed"
     plot = Plot(f"failures-plot-{i}", "Failing units by set", traces, layout, alt, data["failures_by_set"],
                 height=210 + 30 * len(names))  # fmt: skip
@@ -214,4 +217,4 @@ def _bars(
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
     }  # fmt: skip
     alt = f"{title}: {', '.join(bars.values())}, for each of {len(rows)} sets"
-    return Plot(name, title, traces, layout, alt, data, height=160 + (22 * len(bars) + 14) * len(rows))
+    return Plot(name, title, traces, layout, alt, data, height=160 + (15 * len(bars) + 9) * len(rows))

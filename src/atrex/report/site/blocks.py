@@ -16,6 +16,7 @@ class Text:
     part: ClassVar[str] = "text_block"
     text: str
     lead: bool = False
+    id: str | None = None
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def verdict_cell(record: UnitRecord, href: str | None = None) -> Cell:
 
 def reason_cell(record: UnitRecord) -> Cell:
     text = record.verdict.reason or ""
-    return Cell(text if len(text) <= REASON else f"{text[:REASON]}…")
+    return Cell(text if len(text) <= REASON else f"{text[:REASON]}…", kind="reason" if text else None)
 
 
 def time_cell(record: UnitRecord, href: str | None = None) -> Cell:

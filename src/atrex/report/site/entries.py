@@ -79,7 +79,7 @@ class Entry:
         return self.by_unit[record.operator, record.shape, record.held_out].href
 
     def _path(self, operator: str, page: int) -> str:
-        return f"sets/{self.slug}/{slug(operator)}{f'.{page + 1}' if page else ''}.html"
+        return f"sets/{self.slug}/{slug(operator)}{f'~{page + 1}' if page else ''}.html"
 
     def _pages(self, operator: str, records: Sequence[UnitRecord]) -> list[list[Shown]]:
         pages: list[list[Shown]] = [[]]

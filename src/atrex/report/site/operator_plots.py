@@ -169,7 +169,7 @@ def _chip_lines(
     known = _chip(chip)
     if known is None or not xs:
         return []
-    low, high = min(xs) / 2, max(xs) * 2
+    low, high = min(xs) / 3, max(xs) * 3
     memory = known.memory_bandwidth
     ends = [(x, x * memory if arithmetic else memory) for x in (low, high)]
     lines = [("memory", ends)]

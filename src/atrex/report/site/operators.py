@@ -110,7 +110,7 @@ def _page(site: Site, each: Judged) -> None:
     plots: list[Any] = []
     for chip in each.chips:
         mine = [e for e in each.sets if e.chip == chip]
-        said = f"-{slug(chip)}"
+        said = f"-{slug(chip.lower())}"
         plots.append(
             roofline_plot(f"roofline{said}", each.name, chip, mine, each.units, each.works, each.entries.styles, data)
         )
@@ -244,7 +244,7 @@ def _times(each: Judged, chip: str, sets: Sequence[Entry], data: Mapping[str, st
     headings = [Heading("shape"), Heading("roofline"), Heading("floor"), *(Heading(n) for n in names)]
     headings += [Heading(e.name) for e in sets]
     notes = ["median microseconds; a shape whose time does not count says how its unit ended"]
-    return TableView(f"times-table-{slug(chip)}", f"Times by shape on {chip}", headings, rows, data, notes)
+    return TableView(f"times-table-{slug(chip.lower())}", f"Times by shape on {chip}", headings, rows, data, notes)
 
 
 def _verdicts(each: Judged, data: Mapping[str, str]) -> TableView:

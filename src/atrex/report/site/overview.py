@@ -75,7 +75,7 @@ def boards_page(site: Site, entries: Entries, data: dict[str, str]) -> None:
         for group in groups:
             ranked = sorted((e for e in mine if e.group == group), key=lambda e: -e.set.summary.s_agg)
             of = f": group {group}" if len(entries.study.groups) > 1 and group else ""
-            blocks.append(_board(f"{board}-{group}", f"{title}{of}", ranked, data))
+            blocks.append(_board(f"{board}-{group}", f"Ranking{of}", ranked, data))
         if not groups:
             blocks.append(Text("No set of this kind is among these runs."))
     site.page("boards.html", "page.html", title="Leaderboards", blocks=blocks)

@@ -152,9 +152,11 @@ def embedded(value: Any) -> Markup:
 
 
 def slug(text: str) -> str:
-    """A file name or anchor that is safe everywhere and tells different texts apart."""
+    """A file name or anchor that is safe everywhere and tells different texts apart; never that of an index page."""
     kept = _KEPT.sub("-", text.lower()).strip("-.")[:60]
-    return kept if kept == text else f"{kept or 'x'}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    if kept == text and kept not in ("", "index"):
+        return kept
+    return f"{kept or 'x'}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
 def asset(path: str) -> str:

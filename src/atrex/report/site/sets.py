@@ -183,7 +183,8 @@ def _table(page: Sequence[Shown], data: dict[str, str], total: int) -> TableView
         kernels = ", ".join(f"{k.name} {figures.us(k.us)} ({k.owner})" for k in share.kernels[:3]) if share else ""
         ci = f"{figures.us(time.ci_us[0])} to {figures.us(time.ci_us[1])}" if time else figures.DASH
         rows.append([
-            cells.shape_cell(r, href), cells.verdict_cell(r, href), Cell(r.verdict.reason or ""),
+            cells.shape_cell(r, href), cells.verdict_cell(r, href),
+            Cell(r.verdict.reason or "", kind="reason" if r.verdict.reason else None),
             cells.time_cell(r, href), cells.number(time.ci_us[0] if time else None, ci, href),
             cells.us(roof and roof.roofline_us, href),
             Cell(roof.bound if roof else figures.DASH), cells.us(roof and roof.floor_us, href),
@@ -211,7 +212,8 @@ def _worst(value: float | None, href: str) -> Cell:
 def _source(site: Site, entry: Entry, records: Sequence[Any], at: str) -> list[Any]:
     text = cells.candidate_source(entry, records)
     if text is None:
-        return [Text("The source that was judged is not here, or has changed since; the hash tells which it was.")]
+        gone = "The source that was judged is not here, or has changed since; the hash tells which it was."
+        return [Text(gone, id="source")]
     data = {"source": site.text(f"data/{at}.py.txt", text)}
     if len(text) > LONGEST_SOURCE:
         text = f"{text[:LONGEST_SOURCE]}\n... {len(text):,} characters in all, the file has the rest"
