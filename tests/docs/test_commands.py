@@ -122,7 +122,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 NEEDS = {
-    "README.md": ("rms_norm.py", "runs/mine", "fleet"),
+    "README.md": ("rms_norm.py", "runs/mine", "runs/eval-claude", "fleet"),
     "CONTRIBUTING.md": ("fleet",),
     "docs/baselines.md": ("runs/mine", "runs/compiled", "runs/fla"),
     "docs/dsls.md": (),
