@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -13,6 +13,7 @@ from atrex.errors import UserError
 from atrex.optimize import store
 from atrex.optimize.director import Director
 from atrex.optimize.field import run_heat
+from atrex.optimize.lab import UnitFailed
 from atrex.optimize.log import story
 from atrex.optimize.machine import Supervisor, position
 from atrex.optimize.promotion import decide
@@ -24,6 +25,7 @@ from tests.optimize.test_bundle import Two
 from tests.optimize.test_crash import Killed
 from tests.optimize.test_director import NO_DIRECTION, Scripted
 from tests.optimize.test_promotion import Bench
+from tests.scoring.synthetic import error, failed
 
 OTHER = PLAN.model_copy(update={"category": "tiling", "change": "larger tiles of the reduction", "gain": 1.5})
 THIRD = PLAN.model_copy(update={"category": "layout", "change": "pad the rows by one vector", "gain": 1.05})
@@ -387,23 +389,34 @@ def test_killed_at_every_write_of_taking_in_it_takes_in_again(two, monkeypatch, 
         assert outcomes(Campaign(path)) == wanted, kill_at
 
 
-def test_an_answer_in_which_the_incumbent_failed_in_a_heat_is_refused(two):
-    from contextlib import contextmanager
-
-    from atrex.optimize.lab import UnitFailed
-    from atrex.optimize.served import ingest
-    from tests.scoring.synthetic import failed
-
-    hand_in(two, kernel(1.2), kernel(1.5))
+def ends_heats(lab, record, of_candidate, speed="1.5"):
+    """Every heat of a candidate of this speed ends with this record."""
+    heat = lab.heat
 
     @contextmanager
-    def heat(incumbent, candidate):
+    def ending(incumbent, candidate):
         def measure(shapes=None):
-            raise UnitFailed(failed("runtime", "integrity", shape="1"), False)
+            raise UnitFailed(record, of_candidate)
 
-        yield measure
+        with heat(incumbent, candidate) as whole:
+            yield measure if f"speed={speed}" in candidate.read_text() else whole
 
-    two.lab.heat = heat
+    lab.heat = ending
+
+
+@pytest.mark.parametrize("of_candidate", [True, False])
+def test_a_heat_that_noise_has_ended_leaves_its_candidate_undecided_and_the_others_in_the_field(two, of_candidate):
+    hand_in(two, kernel(1.2), kernel(1.5))
+    ends_heats(two.lab, error("unstable", shape="1"), of_candidate)
+    two.trip()
+    assert [outcome for _, _, outcome, _ in outcomes(two.campaign)[1:]] == ["promoted", "undecided"]
+
+
+def test_an_answer_in_which_the_incumbent_failed_in_a_heat_is_refused(two):
+    from atrex.optimize.served import ingest
+
+    hand_in(two, kernel(1.2), kernel(1.5))
+    ends_heats(two.lab, failed("runtime", "integrity", shape="1"), of_candidate=False)
     result = two.serve(two.bundle())
     with pytest.raises(UserError, match="the incumbent failed on 1"):
         ingest(two.campaign, result)

@@ -34,10 +34,14 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Heat:
-    """A few rounds of a candidate against the incumbent, shape by shape; `failed` says why there are none."""
+    """A few rounds of a candidate against the incumbent, shape by shape; `failed` says why there are none.
+
+    `noise` says that it was no fault of the candidate's: a unit of either could not be timed.
+    """
 
     times: dict[str, list[Pair]]
     failed: str | None = None
+    noise: bool = False
 
     @property
     def comparison(self) -> Comparison:
@@ -91,7 +95,7 @@ def narrow(
     heats = {number: heat(number) for number in fit} if len(fit) > 1 else {}
     for number, seen in heats.items():
         if seen.failed:
-            ended[number] = "failed", f"in the heats, {seen.failed}"
+            ended[number] = "undecided" if seen.noise else "failed", f"in the heats, {seen.failed}"
     left = [number for number in fit if number not in ended]
     gains = {number: heats[number].comparison.overall.ratio for number in left if heats}
     chosen = max(left, key=lambda number: gains.get(number, 0.0), default=None)
@@ -102,7 +106,7 @@ def narrow(
 
 
 def run_heat(contest: AbstractContextManager[Round]) -> Heat:
-    """Measure a heat. Raises UnitFailed when the incumbent does not pass."""
+    """Measure a heat. Raises UnitFailed when the incumbent does not pass, unless that is for noise."""
     times: dict[str, list[Pair]] = {}
     try:
         with contest as measure:
@@ -110,9 +114,10 @@ def run_heat(contest: AbstractContextManager[Round]) -> Heat:
                 for shape, pair in measure(None).items():
                     times.setdefault(shape, []).append(pair)
     except UnitFailed as failed:
-        if not failed.of_candidate:
+        noise = noisy(failed.record)
+        if not (failed.of_candidate or noise):
             raise
-        return Heat({}, f"{failed.record.shape}: {said(failed.record)}")
+        return Heat({}, f"{failed.record.shape}: {said(failed.record)}", noise)
     return Heat(times)
 
 
