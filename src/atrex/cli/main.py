@@ -18,6 +18,7 @@ from atrex.cli import (
     hardware,
     mcp,
     optimize,
+    optimize_ablate,
     optimize_bundle,
     profile,
     report,
@@ -72,6 +73,7 @@ app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("agents")(generate.agents)
+optimize.app.command("ablate")(optimize_ablate.ablate)
 optimize_bundle.register(optimize.app)
 app.add_typer(optimize.app, name="optimize", help="Campaigns that make a kernel faster, every claim measured.")
 app.command("generate")(generate.generate)
