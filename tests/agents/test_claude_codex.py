@@ -142,6 +142,7 @@ def test_it_reads_writes_and_says_that_it_is_done(provider, generate, workspace)
     assert (out / "sample-0" / "rms_norm.py").read_text() == KERNEL and record.ended == "done"
     usage = record.usage
     assert (usage.input, usage.cached, usage.output) == (100 + 50 + 10 + 150 + 5 + 200, 400, 55)
+    assert record.service_tokens == usage.tokens
     assert (record.turns, record.tool_calls, record.models) == (3, 2, [provider.model])
     assert record.tools == provider.tools == server.tools()
     assert "class Model(nn.Module)" in _results(out)
@@ -204,21 +205,37 @@ def test_its_own_service_is_asked_in_the_same_way(provider, generate, monkeypatc
     assert record.cost_usd > 0
 
 
+def _asking(provider: Provider, body: str) -> Use:
+    """A command that asks the service by itself, and prints what it answers."""
+    url = f"http://127.0.0.1:3128{provider.server.path}"
+    return provider.shell(f"curl -s --noproxy '*' -H 'Content-Type: application/json' -d '{body}' {url}")
+
+
 def test_a_web_search_that_a_command_asks_for_is_refused(provider, generate):
     """Its tools are off, but a command could ask the service for them by itself."""
-    code = (
-        "import os, json, urllib.request as r, urllib.error as e\n"
-        f"q = r.Request('http://127.0.0.1:3128{provider.server.path}', json.dumps({{'model': 'm', 'tools': "
-        "[{'type': 'web_search'}]}).encode())\n"
-        "try: r.build_opener(r.ProxyHandler({})).open(q, timeout=9)\n"
-        "except e.HTTPError as error: print(error.code, error.read().decode())\n"
-    )
-    turns = [Turn((provider.shell(f"cat > a.py <<'END'\n{code}END\npython a.py"),)), DONE]
+    turns = [Turn((_asking(provider, '{"model": "m", "tools": [{"type": "web_search"}]}'),)), DONE]
     with provider.server(turns) as server:
         out, record = generate(provider, server)
-    assert "403" in _results(out) and "off under --policy default: web_search" in _results(out)
+    assert "off under --policy default: web_search" in _results(out) and len(server.requests) == 2
     assert len(record.refused_hosts) == 1 and record.refused_hosts[0].endswith(server.path)
-    assert len(server.requests) == 2
+
+
+def test_a_reply_that_a_command_asks_for_is_counted_by_the_supervisor(provider, generate):
+    body = '{"model": "another", "tools": [{"name": "t", "type": "custom"}]}'
+    aside = Turn((Say("aside"),), fresh=4000, output=400)
+    with provider.server([Turn((_asking(provider, body),), fresh=50, output=5), aside, DONE]) as server:
+        out, record = generate(provider, server)
+    assert record.usage.tokens == 50 + 5 + 5 + 200 + 5
+    assert record.service_tokens == record.usage.tokens + 4400
+    assert "another" in {event.model for event in _events(out, "asked")}
+
+
+def test_replies_that_a_command_asks_for_are_within_the_budget(provider, generate):
+    body = '{"model": "another", "tools": [{"name": "t", "type": "custom"}]}'
+    first, aside = Turn((_asking(provider, body),), fresh=50, output=5), Turn((Say("aside"),), fresh=4000, output=400)
+    with provider.server([first, aside, first, aside, first, aside, DONE]) as server:
+        _, record = generate(provider, server, "--budget-tokens", "4000")
+    assert record.ended == "budget" and "by the service's count" in record.reason and len(server.requests) <= 6
 
 
 def test_another_host_is_refused_and_noted(provider, generate):

@@ -12,6 +12,7 @@ import pytest
 from atrex.agents.claude import _beyond as beyond_claude
 from atrex.agents.codex import _beyond as beyond_codex
 from atrex.agents.jail import PLACEHOLDER, Service
+from atrex.agents.jail.meter import Meter
 from atrex.agents.jail.service import Scrub
 
 KEY = "sk-real-0123456789abcdef"
@@ -261,3 +262,40 @@ def test_tools_that_the_service_runs_are_refused_under_the_default_policy(beyond
 )
 def test_tools_that_run_in_the_jail_are_not(beyond, tools):
     assert beyond(tools) is None
+
+
+STREAM = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":10,'
+    b'"cache_read_input_tokens":200,"cache_creation_input_tokens":5,"output_tokens":1}}}\n\n'
+    b'event: content_block_delta\ndata: {"delta":{"text":"the \\"usage\\" of it"}}\n\n'
+    b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":40}}\n\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("streamed", "answer", "tokens"),
+    [
+        (True, STREAM, 10 + 200 + 5 + 40),
+        (
+            True,
+            b'data: {"type":"response.completed","response":{"usage":{"input_tokens":7,"output_tokens":3}}}\n\n',
+            10,
+        ),
+        (False, json.dumps({"usage": {"input_tokens": 7, "output_tokens": 3}}, indent=2).encode(), 10),
+        (False, b'{"input_tokens": 7}', None),
+        (True, b'data: {"usage": nonsense\n\ndata: {"usage": [1]}\n\n', None),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_tokens_are_read_as_the_answer_passes(streamed, answer, tokens, size):
+    meter = Meter(streamed)
+    for at in range(0, len(answer), size):
+        meter.feed(answer[at : at + size])
+    meter.end()
+    assert meter.tokens == tokens
+
+
+def test_the_tokens_of_an_answer_are_noted(ask, model):
+    model.script = lambda handler: handler.whole(200, STREAM, Content_Type="text/event-stream")
+    _, (note,) = ask("post().read()")
+    assert note.tokens == 255

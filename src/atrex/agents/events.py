@@ -97,7 +97,8 @@ class Output(_Event):
 class Asked(_Event):
     """The agent's network: a host that it wanted to reach, and whether it was let through.
 
-    Of a request to the model's service also its `path`, the `model` that was asked, and the `status` of the answer.
+    Of a request to the model's service also its `path`, the `model` that was asked, the `status` of the answer, and the
+    `tokens` in and out that it tells of.
     """
 
     kind: Literal["asked"] = "asked"
@@ -110,6 +111,7 @@ class Asked(_Event):
     path: str | None = None
     model: str | None = None
     status: int | None = None
+    tokens: int | None = None
 
 
 class Ended(_Event):

@@ -20,7 +20,9 @@ class Generated(BaseModel):
     """One problem and sample: who worked on it, what it took, how it ended. Times in seconds, cost in US dollars.
 
     `candidate_sha256` is None when no candidate was left; `reason` says why. `tools` are the ones the agent says it
-    had, None when it does not say. `usage` None: nothing was told, which is not zero. `confinement` is what held it.
+    had, None when it does not say. `usage` None: nothing was told, which is not zero. `service_tokens` is what the
+    model's service told the supervisor, in and out, with every answer into the jail: more than `usage` where a command
+    of the agent's asked by itself; None where no service is asked from the jail. `confinement` is what held it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -36,6 +38,7 @@ class Generated(BaseModel):
     tools: list[str] | None
     confinement: dict[str, Any] | None
     usage: Usage | None
+    service_tokens: int | None = None
     cost_usd: float | None
     seconds: float
     turns: int

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atrex.agents.base import Agent, Task
-from atrex.agents.events import Ended
+from atrex.agents.events import Asked, Ended
 from atrex.agents.jail import Jail, JailError, NoJail
 from atrex.errors import UserError
 from atrex.generate.accounting import Account
@@ -24,6 +24,7 @@ def attend(
 
     Raises UserError where no jail can be made for it: that is this machine's fault, and no result of the agent's.
     """
+    asks = _Asks(jail, account, transcript)
     try:
         with contextlib.closing(agent.work(task, jail)) as events:
             for event in events:
@@ -31,6 +32,7 @@ def attend(
                     return event
                 account.add(event)
                 transcript.add(event)
+                asks.note()
                 if stopping():
                     return Ended(how="error", reason="interrupted")
                 if spent := account.over():
@@ -42,6 +44,23 @@ def attend(
         raise UserError(f"the agent cannot be confined here: {error}") from None
     except (JailError, OSError) as error:
         return Ended(how="error", reason=str(error))
+    finally:
+        asks.note()
+
+
+class _Asks:
+    """What is asked of a jail's network goes into the account and the transcript as it happens."""
+
+    def __init__(self, jail: Jail, account: Account, transcript: Transcript):
+        self._jail, self._account, self._transcript, self._noted = jail, account, transcript, 0
+
+    def note(self) -> None:
+        new = self._jail.asked[self._noted :]
+        self._noted += len(new)
+        for ask in new:
+            event = Asked(**{name: getattr(ask, name) for name in Asked.model_fields if name != "kind"})
+            self._account.add(event)
+            self._transcript.add(event)
 
 
 def take(root: Path, output: str, ended: Ended, redactor: Redactor) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atrex.agents.base import Agent, Choice, Policy, Task
-from atrex.agents.events import Asked, Ended
-from atrex.agents.jail import Ask, Jail
+from atrex.agents.events import Ended
+from atrex.agents.jail import Jail
 from atrex.generate.accounting import Account, Budget
 from atrex.generate.prompt import OUTPUT, prompt
 from atrex.generate.records import Generated
@@ -68,7 +68,6 @@ class Solver:
         account = Account(work.budget, agent_keeps_usd=work.agent.keeps_usd)
         began = time.monotonic()
         root = work.out / "workspaces" / name
-        refused: set[str] = set()
         held = None
         with Transcript(work.out / "transcripts" / f"{name}.jsonl", self.redactor) as transcript:
             attempts = 0
@@ -83,10 +82,6 @@ class Solver:
                     if ended.how == "provider" and (spent := account.spent()):
                         ended = Ended(how="budget", reason=f"{spent}; {ended.reason}")
                     held = jail.held or held
-                    for each in jail.asked:
-                        transcript.add(_asked(each))
-                        if not each.allowed:
-                            refused.add(f"{each.host}:{each.port}{each.path or ''}")
                 transcript.add(ended)
                 if self._stopping.is_set():
                     shutil.rmtree(root, ignore_errors=True)
@@ -113,12 +108,13 @@ class Solver:
             tools=list(account.tools) if account.tools is not None else None,
             confinement=held,
             usage=account.usage if account.told else None,
+            service_tokens=account.service_tokens if account.answers else None,
             cost_usd=account.cost_usd,
             seconds=round(time.monotonic() - began, 3),
             turns=account.turns,
             tool_calls=account.tool_calls,
             attempts=attempts,
-            refused_hosts=sorted(refused),
+            refused_hosts=sorted(account.refused),
             ended=ended.how,
             reason=self.redactor.clean(why or ended.reason or "") or None,
             candidate_sha256=hashlib.sha256(source.encode()).hexdigest() if source is not None else None,
@@ -157,7 +153,3 @@ class Solver:
         new = folder / f"{operator}.py.new"
         new.write_text(text, encoding="utf-8")
         new.replace(folder / f"{operator}.py")
-
-
-def _asked(ask: Ask) -> Asked:
-    return Asked(**{name: getattr(ask, name) for name in Asked.model_fields if name != "kind"})

@@ -13,7 +13,7 @@ class Ask:
     """What was asked for: where to, whether it was let through, bytes either way, seconds.
 
     Of a request to the model's service also `path` without its query, the `model` that was asked and the HTTP `status`
-    of the answer. Headers and bodies are never kept.
+    of the answer, and the `tokens` in and out that it tells of. Headers and bodies are never kept.
     """
 
     host: str
@@ -26,6 +26,7 @@ class Ask:
     path: str | None = None
     model: str | None = None
     status: int | None = None
+    tokens: int | None = None
 
 
 def parse_host(text: str) -> tuple[str, int]:

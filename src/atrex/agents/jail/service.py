@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from atrex.agents.jail.ask import Ask, parse_host
+from atrex.agents.jail.meter import Meter
 from atrex.agents.jail.network import PORT
 
 PLACEHOLDER = "atrex-placeholder-no-key"
@@ -169,10 +170,12 @@ class Relay:
         client.settimeout(_IDLE)
         gone = threading.Thread(target=_hang_up, args=(client, connection), daemon=True)
         gone.start()
+        meter = None
         try:
             with server.getresponse() as answer:
                 ask = replace(ask, status=answer.status)
-                for piece in self._pieces(answer):
+                meter = Meter(streamed="event-stream" in answer.getheader("Content-Type", ""))
+                for piece in self._pieces(answer, meter):
                     ask = replace(ask, received=ask.received + len(piece))
                     client.sendall(piece)
         except (OSError, ValueError, http.client.HTTPException) as broke:
@@ -182,9 +185,9 @@ class Relay:
         finally:
             cut(client)  # wakes who waits for its end; what was sent still arrives
             gone.join()
-        return ask
+        return replace(ask, tokens=meter and meter.tokens)
 
-    def _pieces(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    def _pieces(self, answer: http.client.HTTPResponse, meter: Meter) -> Iterator[bytes]:
         """An answer as it goes into the jail, without the key. Raises what a broken connection raises."""
         scrub = Scrub(self._service.key)
         lines = [f"HTTP/1.1 {answer.status} {answer.reason}"]
@@ -193,6 +196,8 @@ class Relay:
         yield scrub.all("\r\n".join(lines).encode("latin-1", errors="replace"))
         while data := answer.read1(_PIECE):
             yield from _chunk(scrub.next(data))
+            meter.feed(data)
+        meter.end()
         if answer.length:
             raise ConnectionError("it ended early")
         yield from _chunk(scrub.rest())
