@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +20,7 @@ from atrex.files import read_source
 
 app = typer.Typer(no_args_is_help=True)
 CampaignArgument = Annotated[Path, typer.Argument(metavar="CAMPAIGN", help="The campaign's folder.")]
+_GRACE_S = 30.0
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
@@ -105,7 +109,7 @@ def run(
     """Let the campaign's agent work until it ends. Ctrl-C loses nothing; the same command goes on.
 
     With --budget-s nothing new is begun when the time is over: a session of the agent is ended, a contest is undecided,
-    and what the judge has begun it finishes.
+    and what the judge has begun it may finish within half a minute.
     """
     began = time.monotonic()
     from atrex.agents.base import Choice, make
@@ -121,7 +125,11 @@ def run(
         agent = make(Choice.parse(settings.agent, settings.model))
         director = Director(supervisor, agent, 60 * timeout, print)
         most = None if iterations is None else supervisor.campaign.tried + 1 + iterations
-        director.run(most, None if budget_s is None else began + budget_s)
+        if budget_s is None:
+            director.run(most)
+        else:
+            with _ended_after(began + budget_s + _GRACE_S - time.monotonic()):
+                director.run(most, began + budget_s)
     _status(campaign)
 
 
@@ -222,6 +230,28 @@ def pack(
     with _waits(2), supervised(campaign, print) as supervisor:
         found = packed(supervisor.campaign, supervisor.lab, out)
         print(f"{found.path}: {len(found.records)} shapes pass, sha256 {found.sha256}")
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """What Ctrl-C would do, when the time is over; it loses nothing. A campaign that was ended says so."""
+    over = threading.Event()
+
+    def interrupt() -> None:
+        over.set()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(max(seconds, 0.0), interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not over.is_set():
+            raise
+        print("the time for this run is over; what was being measured is measured again when it goes on")
+    finally:
+        timer.cancel()
 
 
 @contextmanager

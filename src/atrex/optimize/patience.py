@@ -21,7 +21,7 @@ from atrex.scoring.records import Status, UnitRecord
 
 SPREAD = 10.0  # times between rounds, the slowest and the fastest of them left out, from which nothing is decided
 _JUDGED_FROM = 4  # rounds
-_BUSY = 3.0  # running processes of others for each core, from which a round is not begun
+_BUSY = 6.0  # running processes of others for each core, from which a round is not begun
 _CALM_WITHIN = 30.0  # seconds that are waited for the cores
 _LOOKS, _APART = 5, 0.1
 

@@ -37,7 +37,7 @@ class Tuner:
 
     @classmethod
     def needs(cls) -> list[Need]:
-        return [Need("optuna", importlib.util.find_spec("optuna") is not None, "pip install 'atrex[agents]'")]
+        return [Need("optuna", importlib.util.find_spec("optuna") is not None, "pip install optuna")]
 
     def terms(self, task: Task) -> Terms:
         return Terms(readable=readable(task.device), device=task.device)
