@@ -116,6 +116,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("fla", "baselines"):
         shutil.copytree(folder / "runs/compiled", folder / "runs" / name)
     atrex("trace", "import", "prof/chat.json.gz", "--out", "data", "--app", "chat")
+    shutil.copytree(folder / "data", folder / "traces")
+    atrex("optimize", "init", "--problem", "rms_norm", "--dsl", "cpp", "--device", "cpu", "--dir", "campaign")
     for name in ("my-suite-may", "my-suite-june"):
         atrex("suite", "build", "--fleet", "fleet.yaml", "--out", name)
     return folder
@@ -128,7 +130,7 @@ NEEDS = {
     "docs/dsls.md": (),
     "docs/extending.md": ("fleet",),
     "docs/fleet.md": ("fleet.yaml", "config.json", "chat.json.gz", "search.json.gz", "my-suite-may", "my-suite-june"),
-    "docs/report.md": ("runs",),
+    "docs/report.md": ("runs", "campaign", "traces"),
     "docs/traces.md": ("prof", "replay.json.gz", "capture.json.gz"),
     "docs/tutorials/first-look.md": (),
 }

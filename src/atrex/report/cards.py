@@ -12,7 +12,7 @@ from markdown_it.token import Token
 
 from atrex.wiki.index import FIELDS, joined
 from atrex.wiki.load import Wiki
-from atrex.wiki.schema import Card
+from atrex.wiki.schema import Card, Kind
 
 _CITED = re.compile(r"\[(\d{1,2})\](?!\()")
 _WORD = re.compile(r"[a-z0-9_]+")
@@ -40,7 +40,7 @@ def listing(wiki: Wiki) -> list[dict[str, Any]]:
             "claim": card.statement.claim if card.statement else "",
             "verified": sorted({v.level for v in card.verified}),
         }
-        for card in sorted(wiki, key=lambda card: (card.kind.value, card.id))
+        for card in sorted(wiki, key=lambda card: (list(Kind).index(card.kind), card.id))
     ]  # fmt: skip
 
 

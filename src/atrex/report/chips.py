@@ -52,10 +52,11 @@ def _address(text: str) -> str | None:
 def _cpu(record: dict[str, Any]) -> dict[str, Any]:
     """This machine's CPU: measured, so that its record stands where others have a document."""
     chip = cpu_chip(record)
-    source = f"measured by `{record['command']}`"
+    measured, told = f"measured by `{record['command']}`", "as the operating system tells it"
     values = {
         name: Value(name, value, unit, source, cpu_record_path().name, record["date"][:10])
-        for name, value, unit in _measured(chip)
+        for source, figures in ((measured, _measured(chip)), (told, _told(chip)))
+        for name, value, unit in figures
     }
     sheet = Sheet(f"chip-{CPU}", CPU, chip.name, "cpu", chip.arch, values)
     spread = f"Uncertain by {chip.uncertainty:.1%}."
@@ -67,5 +68,9 @@ def _measured(chip: Chip) -> list[tuple[str, float, str]]:
         (f"peaks.{engine}.{dtype}", value, "FLOP/s")
         for engine, by_dtype in chip.peaks.items() for dtype, value in by_dtype.items()
     ]  # fmt: skip
+    return [*peaks, ("memory_bandwidth", chip.memory_bandwidth, "B/s")]
+
+
+def _told(chip: Chip) -> list[tuple[str, float, str]]:
     figures = [(name, getattr(chip, name), unit) for name, unit in _FIGURES]
-    return [*peaks, ("memory_bandwidth", chip.memory_bandwidth, "B/s"), *(f for f in figures if f[1] is not None)]
+    return [figure for figure in figures if figure[1] is not None]

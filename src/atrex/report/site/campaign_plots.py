@@ -14,6 +14,7 @@ _STYLES = {
     "duplicate": (COLOURS[4], "triangle-up-open"), "not_selected": (COLOURS[5], "diamond-open"),
 }  # fmt: skip
 _OTHER = (COLOURS[7], "star")
+ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 
 
 def timeline_plot(document: Mapping[str, Any], page: Callable[[int], str], data: Mapping[str, str]) -> Plot:
@@ -40,7 +41,7 @@ def timeline_plot(document: Mapping[str, Any], page: Callable[[int], str], data:
                     "line": {"dash": "dot", "color": COLOURS[8]}} for x in restarts],
         "annotations": [{"x": x, "y": 1, "yref": "paper", "text": "restart", "showarrow": False, "xanchor": "left",
                          "font": {"size": 11}} for x in restarts],
-        "legend": {"orientation": "h", "y": 1.12},
+        "legend": ABOVE,
     }  # fmt: skip
     what = f"S of {len(rows)} attempts, with the accepted kernel's S as a line and restarts as dotted lines."
     return Plot("timeline", "Timeline", traces, layout, what, data)
@@ -72,7 +73,7 @@ def gains_plot(document: Mapping[str, Any], page: Callable[[int], str], data: Ma
             line | {"x0": low, "x1": high, "y0": low, "y1": high, "line": {"dash": "dash", "color": COLOURS[8]}},
             line | {"x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1, "line": {"width": 1, "color": COLOURS[8]}},
         ],
-        "legend": {"orientation": "h", "y": 1.12},
+        "legend": ABOVE,
     }  # fmt: skip
     what = f"Predicted against measured gains of {len(rows)} contested attempts; on the dashed line they agree."
     return Plot("gains", "Predictions against measurements", traces, layout, what, data)
@@ -93,7 +94,7 @@ def contest_plot(contest: Mapping[str, Any], record: str) -> Plot:
         "xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": "old time over new"}},
         "shapes": [{"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1,
                     "line": {"width": 1, "color": COLOURS[8]}}],
-        "legend": {"orientation": "h", "y": 1.15},
+        "legend": ABOVE,
     }  # fmt: skip
     rounds = max((len(t["x"]) for t in traces), default=0)
     notes = [

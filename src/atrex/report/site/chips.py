@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from atrex.report import figures
@@ -15,13 +15,16 @@ INDEX = Nav("Chips", "chips/index.html")
 _FROM, _TO = 0.25, 4096.0  # FLOP/byte
 
 
-def chip_pages(site: Site) -> dict[str, str]:
-    """Write the pages below `chips/`; returns chip or architecture by its name -> its page."""
+def chip_pages(site: Site, cards: Collection[str]) -> dict[str, str]:
+    """Write the pages below `chips/`; returns chip or architecture by its name -> its page.
+
+    `cards` are those of the wiki: not every chip has one.
+    """
     documents = chip_documents()
     pages = _paths(documents)
     whole = site.json("chips", documents)
     for each in documents:
-        _page(site, each, pages, whole)
+        _page(site, each, pages, whole, cards)
     chips = [each for each in documents if each["is_chip"]]
     site.page(
         INDEX.href, "chips.html", title="Chips", lead="Dense peaks, memory and caches: each figure with its source.",
@@ -72,7 +75,9 @@ def _anchor(name: str) -> str:
     return "value-" + "".join(c if c.isalnum() else "-" for c in name)
 
 
-def _page(site: Site, chip: Mapping[str, Any], pages: Mapping[str, str], whole: Mapping[str, str]) -> None:
+def _page(
+    site: Site, chip: Mapping[str, Any], pages: Mapping[str, str], whole: Mapping[str, str], cards: Collection[str]
+) -> None:  # fmt: skip
     columns = ["name", "value", "unit", "source", "url", "date", "note"]
     data = site.csv(f"chips/{chip['id']}", columns, [{key: v[key] for key in columns} for v in chip["values"]]) | whole
     headings = [Heading("figure", False), Heading("value", False), Heading("in base units"), Heading("source", False),
@@ -86,7 +91,7 @@ def _page(site: Site, chip: Mapping[str, Any], pages: Mapping[str, str], whole: 
     ]  # fmt: skip
     plot = roofline_plot(chip, data) if chip["bandwidth"] else None
     facts = [("vendor", Cell(chip["vendor"])), ("architecture", Cell(chip["arch"], href=_other(chip, pages)))]
-    if chip["card"]:
+    if chip["card"] in cards:
         facts.append(("card of the wiki", Cell(chip["card"], href=f"wiki/{chip['card']}.html")))
     site.page(
         pages[chip["name"]], "chip.html", title=chip["title"], crumbs=(INDEX,), plots=plot is not None, plot=plot,

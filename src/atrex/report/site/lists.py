@@ -61,8 +61,8 @@ def campaigns_table(site: Site, told: Sequence[Told]) -> TableView:
                      "usd": spend["usd"], "tokens": spend["tokens"],
                      "waits_for": each.document["position"]["waits_for"]})  # fmt: skip
         rows.append([
-            Cell(each.title, href=each.href), Cell(each.document["position"]["waits_for"]), Cell(s["operator"]),
-            Cell(s["dsl"]), Cell(s["chip"]), Cell(s["agent"] or "by hand"),
+            Cell(each.title, href=each.href, kind="wide"), Cell(each.document["position"]["waits_for"]),
+            Cell(s["operator"]), Cell(s["dsl"]), Cell(s["chip"]), Cell(s["agent"] or "by hand"),
             number(all_["iterations"], str(all_["iterations"])), number(all_["accepted"], str(all_["accepted"])),
             number(all_["baseline_S"], figures.score(all_["baseline_S"])),
             number(all_["incumbent_S"], figures.score(all_["incumbent_S"])),

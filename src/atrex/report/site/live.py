@@ -243,7 +243,7 @@ class Live:
 
     def _reference(self) -> tuple[Shelf, None]:
         shelf = self._shelf(REFERENCE)
-        chips.chip_pages(shelf)
+        chips.chip_pages(shelf, self._cards.cards)
         wiki.wiki_pages(shelf, self._cards)
         return shelf, None
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from atrex.report.site.campaign_plots import ABOVE
 from atrex.report.site.plot import COLOURS, Plot, labels, significant
 from atrex.traces.phases import PHASES
 
@@ -13,7 +14,6 @@ MOST = 15
 _PHASE = {"prefill": COLOURS[0], "decode": COLOURS[1], "mixed": COLOURS[4], "none": COLOURS[8]}
 _REST = "all others"
 _NAMES = {"autorange": "reversed", "type": "category"}
-_ABOVE = {"orientation": "h", "y": 1.08}
 
 
 def families_plot(document: Mapping[str, Any], data: Mapping[str, str]) -> Plot:
@@ -34,7 +34,7 @@ def families_plot(document: Mapping[str, Any], data: Mapping[str, str]) -> Plot:
                 "hovertemplate": "%{y}: %{x:,.4g} ms<extra>%{fullData.name}</extra>",
             })  # fmt: skip
     layout = {"barmode": "stack", "xaxis": {"title": {"text": "ms of device time"}},
-              "yaxis": _NAMES, "legend": _ABOVE}  # fmt: skip
+              "yaxis": _NAMES, "legend": ABOVE}  # fmt: skip
     what = f"Device time of the {min(len(rows), MOST)} heaviest operator families, by phase."
     return Plot("families", "Device time by family and phase", traces, layout, what, data, height=120 + 26 * len(bars))
 
@@ -73,7 +73,7 @@ def weights_plot(weights: Mapping[str, Any], published: Mapping[str, float], dat
         for side, of, colour in sides
     ]  # fmt: skip
     layout = {"barmode": "group", "xaxis": {"title": {"text": "weight"}, "tickformat": ".0%"},
-              "yaxis": _NAMES, "legend": _ABOVE}  # fmt: skip
+              "yaxis": _NAMES, "legend": ABOVE}  # fmt: skip
     what = f"Importance weights of {len(names)} operators in these traces, beside the published ones."
     return Plot(
         "weights-plot", "Weights beside the published ones", traces, layout, what, data, height=120 + 34 * len(names)

@@ -36,7 +36,7 @@ def write_whole(
            *([TRACES] if traces else []), *REFERENCE]  # fmt: skip
     site = Site(folder, Pages(TITLE, nav, study.notes if study else ()))
     cards = load_wiki()
-    of_chips = chips.chip_pages(site)
+    of_chips = chips.chip_pages(site, cards.cards)
     wiki.wiki_pages(site, cards)
     called = names([*campaigns, *traces])
     optimized = [campaign_pages(site, path, called[path], titles(cards), of_chips) for path in campaigns]
