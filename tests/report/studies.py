@@ -8,6 +8,10 @@ from synthetic import write_run
 
 from atrex.agents.events import Usage
 from atrex.generate.records import ABOUT, RECORDS, About, Generated
+from atrex.report.site.entries import Entries
+from atrex.report.site.page import Pages, Site
+from atrex.report.site.runs import TITLE, runs_navigation, runs_pages
+from atrex.report.study.document import Study
 
 CHANGED = "1" * 64
 SAME = "0" * 64  # the hash that synthetic units carry
@@ -48,6 +52,15 @@ def judged(path: Path, folders: dict[str, list], **run) -> Path:
     entries = [{"path": folder} for folder in folders]
     planned = [[r.operator, r.shape] for r in records]
     return write_run(path, records, candidates=entries, planned=planned, suite_hash="suite", **run)
+
+
+def write_pages(study: Study, folder: Path, suite: Path | None = None) -> Site:
+    """The pages of runs alone, without those of chips and cards."""
+    entries = Entries(study, suite)
+    site = Site(folder, Pages(TITLE, runs_navigation(entries), study.notes))
+    runs_pages(site, entries)
+    site.close()
+    return site
 
 
 def suite_document(weights: dict[str, float], shapes: dict[str, int]) -> dict:

@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import pytest
-from studies import about, generated, judged, write_generation
+from studies import about, generated, judged, write_generation, write_pages
 from synthetic import error, failed, unit
 
 from atrex.report.site.entries import Entries
-from atrex.report.site.runs import write_site
+from atrex.report.site.whole import write_whole
 from atrex.report.study.document import pair_study, study
 from atrex.report.study.sets import find_sets
 
@@ -47,8 +47,8 @@ def mla(*s, **fields):
     ]  # fmt: skip
 
 
-def made(tmp_path, *paths, **kwargs):
-    write_site(study(find_sets(paths)), tmp_path / "site", **kwargs)
+def made(tmp_path, *paths):
+    write_pages(study(find_sets(paths)), tmp_path / "site")
     return tmp_path / "site"
 
 
@@ -66,13 +66,15 @@ def three(tmp_path):
     return made(tmp_path, tmp_path / "runs")
 
 
-def test_every_link_leads_to_a_page_a_place_in_it_or_a_file(three):
+def test_every_link_leads_to_a_page_a_place_in_it_or_a_file(three, tmp_path):
+    # Over the whole site: cards, chips and runs lead to each other.
+    write_whole(three, study(find_sets([tmp_path / "runs"])), [])
     found = pages(three)
     broken = []
     for path, page in found.items():
         assert len(page.ids) == len(set(page.ids)), path
         for link in page.links:
-            if link.startswith("data:"):
+            if link.startswith(("data:", "https://", "http://")):
                 continue
             target, _, fragment = link.partition("#")
             there = posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(target))) if target else path
@@ -105,7 +107,7 @@ def test_what_a_campaign_accepted_is_on_the_optimizers_board(tmp_path):
 
 def test_the_second_of_a_pair_is_on_the_optimizers_board_and_its_table_leads_to_units(tmp_path):
     a, b = (judged(tmp_path / name, {name: mla(0.1, s, 0.3)}) for name, s in (("a", 0.1), ("b", 0.2)))
-    write_site(pair_study(a, b, (), None), tmp_path / "site")
+    write_pages(pair_study(a, b, (), None), tmp_path / "site")
     found = pages(tmp_path / "site")
     text = found["boards.html"].text
     optimizer, given = text.index("Optimizer-augmented"), text.index("Given kernels")

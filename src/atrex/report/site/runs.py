@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
-
 from atrex.report.site.analyses import analyses, navigation
 from atrex.report.site.entries import Entries
 from atrex.report.site.operators import INDEX, operator_pages
 from atrex.report.site.overview import boards_page, overview_page
-from atrex.report.site.page import Nav, Pages, Site
+from atrex.report.site.page import Nav, Site
 from atrex.report.site.sets import set_pages
-from atrex.report.study.document import REPORT, Study, data_files
+from atrex.report.study.document import REPORT, data_files
 
 TITLE = "Atrex report"
 
@@ -33,12 +30,3 @@ def runs_pages(site: Site, entries: Entries) -> None:
     analyses(site, entries, data)
     operator_pages(site, entries)
     set_pages(site, entries)
-
-
-def write_site(study: Study, folder: Path, suite: Path | None = None, optimized: Collection[str] = ()) -> Site:
-    """Write a study as a site of its own. `suite` is where the suite is now, `optimized` as `Entries` takes it."""
-    entries = Entries(study, suite, optimized)
-    site = Site(folder, Pages(TITLE, runs_navigation(entries), study.notes))
-    runs_pages(site, entries)
-    site.close()
-    return site
