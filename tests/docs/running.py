@@ -20,7 +20,10 @@ NOT_RUN = (
     ),
     ("needs a library of others", r"baseline fla"),
     ("needs the network", r"^(pip|npm|curl|docker|git) |add-source|--source flashmla"),
-    ("needs a process, an engine or a cluster", r"trace record|decode\.json\.gz|serve-judge|atrex serve|atrex mcp|--engine ray"),
+    (
+        "needs a process, an engine or a cluster",
+        r"trace record|decode\.json\.gz|serve-judge|atrex serve|atrex mcp|--engine ray",
+    ),
     ("needs a program that is not Atrex's", r"^(duckdb|export|claude|ray) "),
     ("stands for what the reader has", r"\b(NAME|OP|CANDIDATES)\b|\.\.\.|908_kernel_trace|^atrex wiki check --cards"),
     ("changes the project itself", r"generate-roofline$|my-kernel|my_kernels/rms_norm"),
