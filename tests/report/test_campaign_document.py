@@ -7,6 +7,7 @@ from tests.optimize.lab import kernel
 from tests.report.made import CARD, full_campaign, new_campaign
 
 from atrex.errors import UserError
+from atrex.optimize.model import Plan
 from atrex.optimize.store import Campaign
 from atrex.report.campaigns import LONGEST_DIFF, campaign_document
 
@@ -90,6 +91,25 @@ def test_what_is_under_way_is_told_apart(tmp_path):
     supervisor.advance()
     (begun,) = campaign_document(campaign)["open"]
     assert begun["number"] == 1 and begun["evidence"]["bottleneck"] and begun["plan"] is None
+
+
+def test_attempts_of_one_iteration_share_its_evidence(tmp_path):
+    supervisor, campaign = new_campaign(tmp_path / "campaign", width=2)
+    supervisor.advance()
+    supervisor.submit(kernel(artifact="base"))
+    supervisor.advance()
+    fields = {"bottleneck": "memory bandwidth", "cards": [CARD], "gain": 1.2}
+    supervisor.plan(
+        Plan(category="tiling", change="larger tiles of the rows", **fields),
+        Plan(category="layout", change="pad the rows by a vector", **fields),
+    )
+    supervisor.submit_all(kernel(1.2), kernel(1.5))
+    document = campaign_document(campaign)
+    _, first, second = document["iterations"]
+    assert (first["iteration"], second["iteration"]) == (1, 1)
+    assert (first["outcome"], second["outcome"]) == ("not_selected", "promoted")
+    assert first["evidence"] == second["evidence"] is not None
+    assert (document["summary"]["iterations"], document["summary"]["attempts"]) == (1, 2)
 
 
 def test_a_damaged_campaign_is_one_line(tmp_path):

@@ -94,6 +94,7 @@ def _iteration(campaign: Campaign, record: Record, masks: Iterable[Mask]) -> dic
         "ratio": v.ratio,
         "low": v.low,
         "high": v.high,
+        "confidence": v.confidence,
         "rounds": v.rounds,
         "decision": v.decision,
         "error": v.error,

@@ -22,6 +22,7 @@ MOST_EVENTS = 1500
 KINDS = {
     "baseline": "passed", "promoted": "passed", "failed": "failed", "slower_shape": "failed", "fallback": "failed",
     "no_gain": "skipped", "duplicate": "skipped", "not_selected": "skipped",
+    "undecided": "error",
 }  # fmt: skip
 
 
@@ -307,7 +308,7 @@ class _Pages:
 
 
 _COLUMNS = ("number", "iteration", "session", "created", "incumbent", "category", "classified", "outcome", "reason",
-            "predicted", "ratio", "low", "high", "rounds", "decision", "error", "S_i", "incumbent_S",
+            "predicted", "ratio", "low", "high", "confidence", "rounds", "decision", "error", "S_i", "incumbent_S",
             "seconds", "candidate_sha256")  # fmt: skip
 
 
@@ -356,7 +357,10 @@ def _ratio(value: float | None) -> str:
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    return figures.DASH if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+    if row["low"] is None and row["high"] is None:
+        return figures.DASH
+    low, high = (figures.DASH if end is None else f"{end:.3f}" for end in (row["low"], row["high"]))
+    return f"{low} to {high}"
 
 
 def _whole(value: int | None) -> str:

@@ -12,6 +12,7 @@ _STYLES = {
     "baseline": (COLOURS[0], "diamond"), "promoted": (COLOURS[2], "circle"), "no_gain": (COLOURS[8], "circle-open"),
     "slower_shape": (COLOURS[1], "square-open"), "failed": (COLOURS[3], "x"), "fallback": (COLOURS[6], "cross"),
     "duplicate": (COLOURS[4], "triangle-up-open"), "not_selected": (COLOURS[5], "diamond-open"),
+    "undecided": (COLOURS[9], "hexagon-open"),
 }  # fmt: skip
 _OTHER = (COLOURS[7], "star")
 ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
@@ -57,13 +58,13 @@ def gains_plot(document: Mapping[str, Any], page: Callable[[int], str], data: Ma
             "x": [significant(row["predicted"]) for row in mine], "y": [significant(row["ratio"]) for row in mine],
             "error_y": {
                 "type": "data", "symmetric": False, "thickness": 1,
-                "array": [significant(max(0.0, row["high"] - row["ratio"])) for row in mine],
-                "arrayminus": [significant(max(0.0, row["ratio"] - row["low"])) for row in mine],
+                "array": [significant(_end(row, "high") - row["ratio"]) for row in mine],
+                "arrayminus": [significant(row["ratio"] - _end(row, "low")) for row in mine],
             },
             "text": [_told(row) for row in mine],
             "hovertemplate": "predicted %{x:.3g}x, measured %{y:.4g}x<br>%{text}<extra></extra>",
         })  # fmt: skip
-    ends = [value for row in rows for value in (row["predicted"], row["ratio"], row["low"], row["high"])]
+    ends = [value for row in rows for value in (row["predicted"], _end(row, "low"), _end(row, "high"))]
     low, high = min(ends, default=1.0), max(ends, default=1.0)
     line = {"type": "line", "layer": "below"}
     layout = {
@@ -111,6 +112,11 @@ def _markers(outcome: str, rows: list[dict[str, Any]], page: Callable[[int], str
         "type": "scatter", "mode": "markers", "name": outcome.replace("_", " "),
         "marker": {"color": colour, "symbol": symbol, "size": 11}, "links": [page(row["number"]) for row in rows],
     }  # fmt: skip
+
+
+def _end(row: Mapping[str, Any], name: str) -> float:
+    """An end of the interval; the ratio itself where so few rounds bound it on that side by nothing."""
+    return row["ratio"] if row[name] is None else row[name]
 
 
 def _told(row: Mapping[str, Any]) -> str:
