@@ -1,4 +1,4 @@
-# make demo                read a fleet's traces, calibrate this CPU, judge the example candidates, print the score
+# make demo                a fleet's traces weighed, example kernels judged on this CPU, one made faster, a report of it
 # make test-package        build wheel and sdist, install the wheel in a clean environment, run the demo there
 # make docs                build the documentation into site/
 # make test                lint and tests, with the pinned Triton
@@ -46,7 +46,7 @@ install = @$(1)/bin/python -m pip install -q --disable-pip-version-check -c $(RO
 $(VENV)/.stamp-base: $(INPUTS)
 	$(call create,$(VENV))
 	$(call say,installing atrex)
-	$(call install,$(VENV)) -e '$(ROOT)[traces]'
+	$(call install,$(VENV)) -e '$(ROOT)[report,traces]'
 	@touch $@
 
 $(VENV)/.stamp-test: $(VENV)/.stamp-base
@@ -99,7 +99,7 @@ test-package: $(VENV)/.stamp-base
 	@cd $(ROOT) && ATREX_DIST=$(PACKAGE)/dist $(VENV)/bin/python -m pytest -q tests/test_package.py
 	$(call say,installing the wheel in a clean environment and running the demo there)
 	$(call create,$(PACKAGE)/venv)
-	$(call install,$(PACKAGE)/venv) "$$(echo $(PACKAGE)/dist/*.whl)[traces]"
+	$(call install,$(PACKAGE)/venv) "$$(echo $(PACKAGE)/dist/*.whl)[report,traces]"
 	@cd $(PACKAGE) && time venv/bin/atrex demo --out demo
 	$(call say,resolving the extras)
 	@for extra in $$($(VENV)/bin/python -c 'import tomllib; print(*tomllib.load(open("$(ROOT)/pyproject.toml", "rb"))["project"]["optional-dependencies"])'); do \

@@ -31,7 +31,13 @@ def test_traces_are_left_out_where_their_extra_is_not_installed(monkeypatch: pyt
 
 def test_the_campaign_is_left_out_without_git(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert demo_steps()[-len(JUDGE) :] == JUDGE
+    assert not set(CAMPAIGN) & set(demo_steps())
+
+
+def test_the_report_is_of_what_the_demo_has_done(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "polars")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert demo_steps()[-1].arguments == ("report", "run", "campaign", "--out", "site")
 
 
 @pytest.mark.slow

@@ -74,11 +74,14 @@ CAMPAIGN = (
 def demo_steps() -> tuple[Step, ...]:
     """What the demo does, in order, all with the demo's folder as the working directory.
 
-    Traces are left out where atrex[traces] is not installed, the campaign where git is not. A further part (a report)
-    is a tuple of steps of its own, added here.
+    Left out are traces where atrex[traces] is not installed, the campaign where git is not, and the report of what was
+    done where atrex[report] is not.
     """
     traces = TRACES if importlib.util.find_spec("polars") else ()
-    return (*traces, *JUDGE, *(CAMPAIGN if shutil.which("git") else ()))
+    campaign = CAMPAIGN if shutil.which("git") else ()
+    done = ("run", *(("campaign",) if campaign else ()), *(("data",) if traces else ()))
+    report = Step("all of it as pages: open site/index.html in the demo's folder", ("report", *done, "--out", "site"))
+    return (*traces, *JUDGE, *campaign, *((report,) if importlib.util.find_spec("plotly") else ()))
 
 
 def run_demo(folder: Path, say: Callable[[str], None], steps: Sequence[Step]) -> int:

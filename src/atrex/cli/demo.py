@@ -14,10 +14,10 @@ def demo(
         Path | None, typer.Option("--out", help="Folder of the demo, a new one; default: runs/demo-<time>.")
     ] = None,
 ) -> None:
-    """Show what Atrex does, on this machine's CPU: weights from traces, example kernels judged, their score (minutes).
+    """Show what Atrex does, on this machine's CPU: traces weighed, kernels judged, one made faster, a report (minutes).
 
-    The commands are shown as they run, and can be run again in the folder that is left. Traces need atrex[traces], and
-    are left out without it.
+    The commands are shown as they run, and can be run again in the folder that is left. Traces need atrex[traces], the
+    report atrex[report], the campaign git; what is missing is left out.
     """
     from atrex.demo import demo_steps, run_demo
 
