@@ -1,6 +1,10 @@
 """`atrex serve`: pages follow the files, who may ask, and what it costs."""
 
+import re
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -8,7 +12,7 @@ pytest.importorskip("starlette", reason="needs atrex[serve]")
 pytest.importorskip("uvicorn", reason="needs atrex[serve]")
 pytest.importorskip("plotly", reason="needs atrex[report]")
 
-from serving import serving
+from serving import Served, serving
 from synthetic import unit, write_run
 from tests.optimize.lab import kernel
 from tests.report.made import iterate, new_campaign, trace_set
@@ -154,3 +158,13 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, arguments, line):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["serve", *arguments, "--port", "0"])
     assert isinstance(result.exception, UserError) and line in str(result.exception)
+
+
+def test_the_command_says_where_it_listens_and_ends_quietly(folder):
+    command = [sys.executable, "-m", "atrex.cli.main", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        line = process.stderr.readline()
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", line)[1])
+        assert Served(None, port).ask("/boards.html")[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0 and process.stderr.read() == ""

@@ -221,13 +221,21 @@
   const listen = () => {
     const { events } = document.body.dataset;
     if (!events) return;
-    let waiting = false;
-    const source = new EventSource(events);
-    source.addEventListener("changed", () => {
+    let source = null, waiting = false;
+    const changed = () => {
       if (waiting) return;
       waiting = true;
       setTimeout(async () => { waiting = false; await refresh(); }, 250);
+    };
+    const open = () => {
+      source = new EventSource(events);
+      source.addEventListener("changed", changed);
+    };
+    // A browser has few connections for one server, and a page that nobody sees needs none.
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) { source?.close(); source = null; } else if (!source) { open(); changed(); }
     });
+    if (!document.hidden) open();
   };
 
   window.atrex = { enhance, refresh };
