@@ -90,7 +90,10 @@ def _run(step: Command | Block, folder: Path) -> str | None:
     command = ["bash", "-c", step.text] if isinstance(step, Command) else [sys.executable, "-c", step.text]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"{step.where}: not done after {SECONDS} s: {step.text}"
     fine = (0, 1) if UNSOUND_IS_FINE.search(step.text) and "error:" not in done.stderr else (0,)
     if done.returncode in fine:
         return None
