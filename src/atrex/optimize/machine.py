@@ -225,7 +225,7 @@ class Supervisor:
     def _validation(self, number: int) -> None:
         numbers = [BASELINE] if number == BASELINE else self.campaign.attempts(number)
         try:
-            for each, found in validate(self.campaign, numbers, self.lab, self._until):
+            for each, found in validate(self.campaign, numbers, self.lab, self._until, self._told):
                 if number == BASELINE and not found.accepted:
                     self._told(f"baseline: {found.outcome}: {found.reason}")
                     self._put_aside(found.outcome, found.model_dump_json(indent=1))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from atrex.optimize.classify import classify
@@ -14,24 +15,25 @@ from atrex.optimize.field import Earlier, Heat, artifact, narrow, run_heat, said
 from atrex.optimize.lab import Lab, UnitFailed
 from atrex.optimize.model import BASELINE, Validation
 from atrex.optimize.patience import bounds_of
-from atrex.optimize.promotion import Decision, Rule, decide
+from atrex.optimize.promotion import Decision, Round, Rule, decide
 from atrex.optimize.store import Campaign
-from atrex.scoring.comparison import Comparison
+from atrex.scoring.comparison import Comparison, Pair
 from atrex.scoring.records import UnitRecord
 
+Told = Callable[[str], None]
 _MEASURED = ("baseline", "promoted", "no_gain", "slower_shape")  # measured as far as there is anything to measure
 
 
 def validate(
-    campaign: Campaign, numbers: Sequence[int], lab: Lab, until: float | None = None
+    campaign: Campaign, numbers: Sequence[int], lab: Lab, until: float | None = None, told: Told = lambda line: None
 ) -> Iterator[tuple[int, Validation]]:
     """Judge the candidates of an iteration and contest the best of them: (number, verdict), the contested one last.
 
-    A contest that is not over by `until` (time.monotonic()) is given up. What was measured is left on disk, and is not
-    measured again by a call after a crash. Raises UnitFailed when the incumbent itself stops passing: no verdict about
-    a candidate follows from that.
+    A contest that is not over by `until` (time.monotonic()) is given up; `told` gets a line for each of its rounds.
+    What was measured is left on disk, and is not measured again by a call after a crash. Raises UnitFailed when the
+    incumbent itself stops passing: no verdict about a candidate follows from that.
     """
-    field = _Candidates(campaign, numbers, lab)
+    field = _Candidates(campaign, numbers, lab, told)
     if list(numbers) == [BASELINE]:
         why = short_of_contest(field.judged(BASELINE), {})
         yield BASELINE, field.verdict(BASELINE, *(why or ("baseline",)))
@@ -69,8 +71,8 @@ def decisions_of(campaign: Campaign) -> int:
 class _Candidates:
     """What is known of an iteration's candidates, measured where it is not on disk."""
 
-    def __init__(self, campaign: Campaign, numbers: Sequence[int], lab: Lab):
-        self._campaign, self._lab = campaign, lab
+    def __init__(self, campaign: Campaign, numbers: Sequence[int], lab: Lab, told: Told):
+        self._campaign, self._lab, self._told = campaign, lab, told
         self._sources = {number: campaign.candidate(number) for number in numbers}
         self.digests = {n: hashlib.sha256(path.read_bytes()).hexdigest() for n, path in self._sources.items()}
         self._records: dict[int, Sequence[UnitRecord]] = {}
@@ -100,7 +102,7 @@ class _Candidates:
         rule, bounds = Rule(error=campaign.settings.error), bounds_of(campaign.settings, until)
         try:
             with self._lab.contest(campaign.kernel, self._sources[number]) as measure:
-                decision = decide(measure, decisions_of(campaign) + 1, rule, bounds)
+                decision = decide(_heard(measure, self._told), decisions_of(campaign) + 1, rule, bounds)
         except UnitFailed as failed:
             if not failed.of_candidate:
                 raise
@@ -141,6 +143,20 @@ class _Candidates:
             seconds=round(self._took[number] if served is None else served / len(self._sources), 3),
             **more,
         )
+
+
+def _heard(measure: Round, told: Told) -> Round:
+    """Rounds that are told as they come, each with the ratio of its times, the geometric mean over shapes."""
+    rounds = 0
+
+    def heard(shapes: Collection[str] | None) -> Mapping[str, Pair]:
+        nonlocal rounds
+        found, rounds = measure(shapes), rounds + 1
+        ratio = math.exp(statistics.fmean(math.log(a / b) for a, b in found.values()))
+        told(f"     round {rounds}: x{ratio:.3f}" + (f" on {', '.join(found)}, again" if shapes else ""))
+        return found
+
+    return heard
 
 
 def _interval(found: Comparison | None) -> dict[str, float]:
