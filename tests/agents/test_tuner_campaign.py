@@ -53,3 +53,18 @@ def test_a_knob_has_the_category_that_the_campaign_reads_off_its_edit():
     for knob in find(source):
         other = next(value for value in knob.options if value != knob.value)
         assert classify(source, render(source, {knob.name: other})).category in (None, category(knob.name)), knob.name
+
+
+def test_a_value_that_was_not_selected_may_be_proposed_again_and_says_nothing_of_being_stuck():
+    memory = [record("set A from 1 to 2", 1.1, "not_selected") for _ in range(PATIENCE)]
+    assert ("A", 2) in {(m.knob, m.new) for m in moves(KNOBS, memory, 0)} and not stuck(memory, 0)
+
+
+def test_what_another_attempt_plans_is_not_planned_twice(tmp_path):
+    from atrex.agents.tuner.campaign import planned
+
+    path = tmp_path / "siblings.json"
+    path.write_text('{"1": {"change": "set A from 1 to 2"}}')
+    others = planned(path, 0)
+    assert ("A", 2) not in {(m.knob, m.new) for m in moves(KNOBS, others, 0)}
+    assert moves(KNOBS, others, 0)[0].knob == "B" and planned(tmp_path / "none.json", 0) == []

@@ -142,7 +142,7 @@ def _plan(at: dict[str, Any], task: Task, jail: Jail, trials: int) -> Iterator[E
     memory = json.loads((folder / "memory.json").read_text(encoding="utf-8"))
     source = (folder / "kernel.py").read_text(encoding="utf-8")
     knobs = find(source, "kernel.py")
-    left = moves(knobs, memory + _planned(folder / "siblings.json", at["session"]), task.seed)
+    left = moves(knobs, memory + planned(folder / "siblings.json", at["session"]), task.seed)
     cards = sorted(path.stem for path in (folder / "cards").glob("*.md"))
     why = None
     if not left:
@@ -164,7 +164,7 @@ def _plan(at: dict[str, Any], task: Task, jail: Jail, trials: int) -> Iterator[E
         yield Ended(how="done")
 
 
-def _planned(path: Path, session: int) -> list[dict[str, Any]]:
+def planned(path: Path, session: int) -> list[dict[str, Any]]:
     """What other attempts of the iteration are about, as if it had been tried and brought nothing."""
     plans = json.loads(path.read_text(encoding="utf-8")).values() if path.is_file() else ()
     about = {"measured_ratio": None, "outcome": "planned", "session": session}
