@@ -42,6 +42,7 @@ class Shelf(Site):
     folder: Path = Path("-")
     pages: Pages = field(default_factory=lambda: Pages(TITLE))
     _made: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+    _read: dict[str, tuple[tuple[Nav, ...], bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
@@ -72,12 +73,12 @@ class Shelf(Site):
     def read(self, path: str) -> bytes | None:
         """The file at a path, None where there is none."""
         with self.lock:
-            made = self._made.get(path)
+            made, nav = self._made.get(path), tuple(self.pages.nav)
             if made is None:
                 return None
-            content = made()
-            self._made[path] = lambda: content
-            return content
+            if self._read.get(path, (None, b""))[0] != nav:  # every page has the navigation on it
+                self._read[path] = nav, made()
+            return self._read[path][1]
 
 
 class Part:
@@ -153,8 +154,9 @@ class Live:
         part = self._parts.get(self.part_of(path))
         if part is None:
             return None
-        if not self._nav:
-            self._parts[RUNS].shelf()
+        if not self._nav:  # runs may be many: nobody waits for their names in the navigation
+            self._nav[:] = [FIRST, *OTHERS]
+            threading.Thread(target=self._parts[RUNS].shelf, daemon=True).start()
         return part.shelf().read(path)
 
     def part_of(self, path: str) -> str:
