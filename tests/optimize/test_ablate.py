@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import random
@@ -127,6 +128,8 @@ def test_campaigns_spend_one_budget_and_a_file_is_gone_on_with(tmp_path):
     again = Ablation(design(), out, lambda line: None).run()
     assert sorted(line["policy"] for line in again if "policy" in line) == ["none", "uniform"]
     assert [row.policy for row in tabulate(again).rows] == ["none", "uniform"]
+    assert not (tmp_path / "a.jsonl.work").exists()
+    assert Ablation(design(), out, lambda line: None).run() == again
 
 
 def test_policies_alternate_within_every_number():
@@ -147,6 +150,14 @@ def test_a_file_of_another_design_is_refused(tmp_path):
     out.write_text(json.dumps({"design": {"operator": "rope"}}) + "\n")
     with pytest.raises(UserError, match="another ablation"):
         Ablation(design(), out)
+
+
+def test_two_runs_do_not_write_to_one_file(tmp_path):
+    ablation = Ablation(design(), tmp_path / "a.jsonl")
+    with (tmp_path / "a.jsonl").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another run"):
+            ablation.run()
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):

@@ -6,6 +6,7 @@ cut off is begun again.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import random
 import shutil
@@ -84,17 +85,36 @@ class Ablation:
         self._lines = self._begin()
 
     def run(self) -> list[dict[str, Any]]:
-        """Do what is missing; all lines, the first is what was compared."""
-        design = self.design
-        with Replicates(self._problem, list(design.shapes), self._work / "kept", design.threads) as replicates:
-            done = {(line["number"], line["policy"]) for line in self._lines if "policy" in line}
-            left = [each for each in design.order if each not in done]
-            for number, policy in left:
-                self._add(self._campaign(replicates, number, policy))
-                self._told(_line(self._lines[-1], len(done) + 1, len(design.order)))
-                done.add((number, policy))
-            self._again(replicates)
+        """Do what is missing; all lines, the first is what was compared. Raises UserError while another run does."""
+        with self._out.open("a") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"{self._out}: another run writes to it") from None
+            if self._missing or self._measured < self.design.again:
+                with Replicates(
+                    self._problem, list(self.design.shapes), self._work / "kept", self.design.threads
+                ) as lab:
+                    self._all(lab)
+            shutil.rmtree(self._work, ignore_errors=True)
         return self._lines
+
+    def _all(self, replicates: Replicates) -> None:
+        of, left = len(self.design.order), self._missing
+        for place, (number, policy) in enumerate(left, of - len(left) + 1):
+            self._add(self._campaign(replicates, number, policy))
+            self._told(_line(self._lines[-1], place, of))
+        self._again(replicates)
+
+    @property
+    def _missing(self) -> list[tuple[int, str]]:
+        done = {(line["number"], line["policy"]) for line in self._lines if "policy" in line}
+        return [each for each in self.design.order if each not in done]
+
+    @property
+    def _measured(self) -> int:
+        """Rounds in which all kernels were measured again."""
+        return sum("again" in line for line in self._lines)
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
@@ -155,8 +175,7 @@ class Ablation:
         kernels = {name(found["knobs"]): found["knobs"] for line in self._lines for found in line.get("accepted", [])}
         first = render(self._source, self._first())
         sources = {each: render(self._source, chosen) for each, chosen in kernels.items()}
-        done = sum("again" in line for line in self._lines)
-        for number in range(done, self.design.again):
+        for number in range(self._measured, self.design.again):
             rng = random.Random(f"{self.design.seed}/again/{number}")
             found = {}
             for each in rng.sample(sorted(sources), len(sources)):
