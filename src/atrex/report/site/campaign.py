@@ -92,6 +92,12 @@ class _Pages:
         source = self.campaign.path / record
         return self.site.binary(self._path(record), source.read_bytes()) if source.is_file() else None
 
+    def _of(self, row: Mapping[str, Any], *endings: str) -> str | None:
+        """Where the first record of an attempt stands whose name ends so."""
+        found = (r for ending in endings for r in row["records"] if r.endswith(ending))
+        record = next(found, None)
+        return self._path(record) if record else None
+
     def _card(self, card: str) -> Cell:
         told = self.title(card)
         return Cell(card, href=f"wiki/{card}.html" if told else None, hint=told, kind="code")
@@ -136,7 +142,8 @@ class _Pages:
                 number(row["session"], str(row["session"])),
                 Cell(_words(row["category"])), Cell(_words(other) if row["plan"] else ""),
                 Cell(_words(row["outcome"]), kind=KINDS.get(row["outcome"]), hint=row["reason"]),
-                number(row["predicted"], figures.ratio(row["predicted"])), number(row["ratio"], _ratio(row["ratio"])),
+                number(row["predicted"], figures.ratio(row["predicted"]), self._of(row, "plan.json")),
+                number(row["ratio"], _ratio(row["ratio"]), self._of(row, "contest.json", "heat.json")),
                 Cell(_interval(row), row["low"]), number(row["rounds"], _whole(row["rounds"])),
                 number(row["S_i"], figures.score(row["S_i"]), self._path(f"memory/{row['number']:04d}.json")),
                 Cell(_cut(plan.get("change", ""), 160), hint=_cut(row["reason"] or "", 300) or None),

@@ -91,13 +91,14 @@ def contest_plot(contest: Mapping[str, Any], record: str) -> Plot:
             "y": [significant(old / new) for old, new in pairs],
             "hovertemplate": "round %{x}: %{y:.4g}x<extra></extra>",
         })  # fmt: skip
+    rounds = max((len(t["x"]) for t in traces), default=0)
     layout = {
-        "xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": "old time over new"}},
+        "xaxis": {"title": {"text": "round"}, "dtick": 1 if rounds <= 30 else None},
+        "yaxis": {"title": {"text": "old time over new"}},
         "shapes": [{"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1,
                     "line": {"width": 1, "color": COLOURS[8]}}],
         "legend": ABOVE,
     }  # fmt: skip
-    rounds = max((len(t["x"]) for t in traces), default=0)
     notes = [
         f"decision {contest['number']} of the campaign, at an error of {contest['error']:.3g}: "
         + contest["why"].replace("_", " ")
