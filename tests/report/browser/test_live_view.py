@@ -10,7 +10,7 @@ pytest.importorskip("uvicorn", reason="needs atrex[serve]")
 pytest.importorskip("plotly", reason="needs atrex[report]")
 pytest.importorskip("polars", reason="needs atrex[traces]")
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from serving import serving
 from synthetic import unit, write_run
 from tests.report.made import HOSTILE, full_campaign, trace_set
@@ -18,43 +18,11 @@ from tests.report.made import HOSTILE, full_campaign, trace_set
 from atrex.report.site.whole import write_whole
 from atrex.report.sources import recognise
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
 ]
 POINTS = "id => document.getElementById(id).querySelector('.canvas').data.map(t => (t.x ?? t.y).length)"
-
-
-class Window:
-    """A browser's page that notes what went wrong in it, and what it asked for."""
-
-    def __init__(self, page):
-        self.page, self.faults, self.asked = page, [], []
-        page.on("console", lambda m: self.faults.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.faults.append(str(error)))
-        page.on("request", lambda request: self.asked.append(request.url))
-
-    def open(self, address: str):
-        self.page.goto(address)
-        self.page.wait_for_selector("body[data-drawn]")
-        return self.page
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def window(chromium):
-    page = chromium.new_page()
-    yield Window(page)
-    page.close()
 
 
 @pytest.fixture(scope="module")

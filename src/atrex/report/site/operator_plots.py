@@ -118,9 +118,10 @@ def times_plot(
                 "marker": styles.marker(entry.name, size=7, opacity=0.85),
                 "hovertemplate": "shape %{x}<br>%{y:.4g} us", **_links(entry, points),
             })  # fmt: skip
+    said = labels(others)
     for k, (other, by_shape) in enumerate(sorted(others.items(), key=lambda o: o[0] != "roofline")):
         traces.append({
-            "type": "scatter", "mode": "markers", "name": other, "x": list(by_shape),
+            "type": "scatter", "mode": "markers", "name": said[other], "x": list(by_shape),
             "y": [significant(us) for us in by_shape.values()],
             "marker": {"symbol": ("line-ew-open", "line-ns-open", "asterisk-open", "hash-open")[k % 4], "size": 11,
                        "color": "#7f7f7f" if other == "roofline" else "#a8678f"},

@@ -109,6 +109,8 @@
 
   // ---- plots
 
+  const NARROW = 640;  // pixels
+
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
   const themed = (layout) => {
@@ -133,7 +135,13 @@
     const canvas = holder.querySelector(".canvas");
     canvas.querySelector("noscript")?.remove();
     canvas.style.height = `${holder.dataset.height}px`;
-    await Plotly.react(canvas, figure.traces, themed(figure.layout), {
+    const layout = themed(figure.layout);
+    if (canvas.clientWidth < NARROW) {
+      // A legend beside a narrow plot leaves nothing of it; points still say by hovering whose they are.
+      layout.legend = { ...layout.legend, orientation: "h", x: 0, y: 1.02, yanchor: "bottom" };
+      if (figure.traces.length > 6) layout.showlegend = false;
+    }
+    await Plotly.react(canvas, figure.traces, layout, {
       responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"],
     });
     if (canvas.dataset.ready) return;
