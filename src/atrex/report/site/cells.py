@@ -41,7 +41,7 @@ def count(value: int | None, href: str | None = None, **fields: Any) -> Cell:
 
 
 def of(part: int, whole: int, href: str | None = None) -> Cell:
-    return number(part / whole if whole else 0.0, f"{part}/{whole}", href)
+    return number(part / whole, f"{part}/{whole}", href) if whole else number(None, figures.DASH)
 
 
 def shape_cell(record: UnitRecord, href: str | None = None) -> Cell:

@@ -9,13 +9,14 @@ from atrex.errors import UserError
 from atrex.hardware.chip import CPU, Chip, load_chip
 from atrex.report.site.cells import s_of
 from atrex.report.site.entries import Entry
-from atrex.report.site.plot import Plot, Styles, labels, significant
+from atrex.report.site.plot import Plot, Styles, labels, short, significant
 from atrex.roofline.work import Work
 from atrex.scoring.records import UnitRecord
 from atrex.scoring.units import headline, timed
 
 Units = Mapping[str, Sequence[UnitRecord]]
 """Records of the operator by the name of their set."""
+SHAPE_LETTERS = 14  # of an id on an axis
 _CEILING = {"color": "#7f7f7f", "width": 1.5}
 
 
@@ -47,7 +48,7 @@ def roofline_plot(
             traces.append({
                 "type": "scatter", "mode": "markers", "name": named[entry.name],
                 "x": [significant(x) for _, x, _ in points], "y": [significant(y) for _, _, y in points],
-                "customdata": [record.shape for record, _, _ in points],
+                "customdata": [short(record.shape) for record, _, _ in points],
                 "marker": styles.marker(entry.name, size=7, opacity=0.85),
                 "hovertemplate": "shape %{customdata}<br>%{x:.4s}, %{y:.4s}" + unit, **_links(entry, points),
             })  # fmt: skip
@@ -76,19 +77,19 @@ def s_plot(
     data: Mapping[str, str],
 ) -> Plot:  # fmt: skip
     """S_j by shape, a colour and symbol a set."""
-    named = labels(e.name for e in entries)
+    named, place = labels(e.name for e in entries), labels(shapes, SHAPE_LETTERS)
     traces = []
     for entry in entries:
         points = [(r, r.shape, s) for r in headline(units.get(entry.name, ())) if (s := s_of(r)) is not None]
         if points:
             traces.append({
                 "type": "scatter", "mode": "markers", "name": named[entry.name],
-                "x": [shape for _, shape, _ in points], "y": [significant(s) for _, _, s in points],
+                "x": [place[shape] for _, shape, _ in points], "y": [significant(s) for _, _, s in points],
                 "marker": styles.marker(entry.name, size=7, opacity=0.85),
                 "hovertemplate": "shape %{x}<br>S %{y:.4g}", **_links(entry, points),
             })  # fmt: skip
     layout = {
-        "xaxis": _shape_axis(shapes),
+        "xaxis": _shape_axis(list(place.values())),
         "yaxis": {"title": {"text": "S"}, "range": [0, 1.02]}, "showlegend": True, "legend": {"font": {"size": 12}},
     }  # fmt: skip
     alt = f"S of {operator} by shape" if traces else f"no unit of {operator} has an S."
@@ -100,7 +101,7 @@ def times_plot(
     data: Mapping[str, str],
 ) -> Plot:  # fmt: skip
     """Median times by shape against the roofline, the baselines and production, on a logarithmic axis."""
-    named = labels(e.name for e in entries)
+    named, place = labels(e.name for e in entries), labels(shapes, SHAPE_LETTERS)
     traces, others = [], {}
     for entry in entries:
         points = []
@@ -113,7 +114,7 @@ def times_plot(
                 others.setdefault("roofline", {})[r.shape] = r.roofline.roofline_us
         if points:
             traces.append({
-                "type": "scatter", "mode": "markers", "name": named[entry.name], "x": [s for _, s, _ in points],
+                "type": "scatter", "mode": "markers", "name": named[entry.name], "x": [place[s] for _, s, _ in points],
                 "y": [significant(us) for _, _, us in points],
                 "marker": styles.marker(entry.name, size=7, opacity=0.85),
                 "hovertemplate": "shape %{x}<br>%{y:.4g} us", **_links(entry, points),
@@ -121,23 +122,24 @@ def times_plot(
     said = labels(others)
     for k, (other, by_shape) in enumerate(sorted(others.items(), key=lambda o: o[0] != "roofline")):
         traces.append({
-            "type": "scatter", "mode": "markers", "name": said[other], "x": list(by_shape),
+            "type": "scatter", "mode": "markers", "name": said[other], "x": [place[shape] for shape in by_shape],
             "y": [significant(us) for us in by_shape.values()],
             "marker": {"symbol": ("line-ew-open", "line-ns-open", "asterisk-open", "hash-open")[k % 4], "size": 11,
                        "color": "#7f7f7f" if other == "roofline" else "#a8678f"},
             "hovertemplate": "shape %{x}<br>%{y:.4g} us",
         })  # fmt: skip
     layout = {
-        "xaxis": _shape_axis(shapes),
+        "xaxis": _shape_axis(list(place.values())),
         "yaxis": {"type": "log", "title": {"text": "median time, us"}}, "showlegend": True,
         "legend": {"font": {"size": 12}},
     }  # fmt: skip
-    return Plot(name, f"Times on {chip}", traces, layout, f"median times of {operator} by shape on {chip}", data)
+    alt = f"median times of {operator} by shape on {chip}" if traces else f"no unit of {operator} on {chip} has a time."
+    return Plot(name, f"Times on {chip}", traces, layout, alt, data)
 
 
 def _shape_axis(shapes: Sequence[str]) -> dict[str, Any]:
     return {
-        "type": "category", "categoryorder": "array", "categoryarray": list(shapes),
+        "type": "category", "categoryorder": "array", "categoryarray": shapes,
         "range": [-0.5, len(shapes) - 0.5], "title": {"text": "shape"},
     }  # fmt: skip
 

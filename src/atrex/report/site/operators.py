@@ -237,14 +237,20 @@ def _times(each: Judged, chip: str, sets: Sequence[Entry], data: Mapping[str, st
                 line.append(cells.us(told[1].baselines[name], told[0].href(told[1]), hint=whose))
         for f in found:
             if f is None or not timed(f[1]):
-                line.append(Cell(figures.DASH) if f is None else Cell("failed", None, f[0].href(f[1]), kind="failed"))
+                line.append(Cell(figures.DASH) if f is None else _ended(*f))
             else:
                 line.append(cells.us(f[1].performance.median_us, f[0].href(f[1])))
         rows.append(line)
-    headings = [Heading("shape"), Heading("roofline"), Heading("floor"), *(Heading(n) for n in names)]
+    headings = [Heading("shape", False), Heading("roofline"), Heading("floor"), *(Heading(n) for n in names)]
     headings += [Heading(e.name) for e in sets]
     notes = ["median microseconds; a shape whose time does not count says how its unit ended"]
     return TableView(f"times-table-{slug(chip.lower())}", f"Times by shape on {chip}", headings, rows, data, notes)
+
+
+def _ended(entry: Entry, record: UnitRecord) -> Cell:
+    """How a unit ended whose time does not count."""
+    status = str(record.verdict.status)
+    return Cell(status, None, entry.href(record), kind=status)
 
 
 def _verdicts(each: Judged, data: Mapping[str, str]) -> TableView:
@@ -265,8 +271,8 @@ def _verdicts(each: Judged, data: Mapping[str, str]) -> TableView:
     used = {m for _, r in units[:MOST_UNITS] for m in figures.marks(r)}
     notes += [f"{m}: {figures.MARKS[m]}" for m in figures.MARKS if m in used]
     headings = [
-        Heading("candidate set", False, True), Heading("shape"), Heading("verdict", False, True), Heading("median us"),
-        Heading("S"), Heading("DSL share"), Heading("reason", False),
+        Heading("candidate set", False, True), Heading("shape", False), Heading("verdict", False, True),
+        Heading("median us"), Heading("S"), Heading("DSL share"), Heading("reason", False),
     ]  # fmt: skip
     return TableView("verdicts", "Verdicts", headings, rows, data, notes)
 
@@ -291,7 +297,8 @@ def _shapes(site: Site, each: Judged, at: str) -> TableView:
             "description": meta and meta.description,
         })  # fmt: skip
     headings = [
-        Heading("shape"), Heading("origin", False, True), Heading("init_kwargs", False), Heading("input_kwargs", False),
-        Heading("FLOPs"), Heading("bytes"), Heading("calls", hint="in the traces"), Heading("description", False),
+        Heading("shape", False), Heading("origin", False, True), Heading("init_kwargs", False),
+        Heading("input_kwargs", False), Heading("FLOPs"), Heading("bytes"),
+        Heading("calls", hint="in the traces"), Heading("description", False),
     ]  # fmt: skip
     return TableView("shapes", "Shapes", headings, rows, site.json(f"{at}/shapes", data))

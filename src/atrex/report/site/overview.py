@@ -55,7 +55,7 @@ def overview_page(site: Site, entries: Entries, data: dict[str, str]) -> None:
         n = entries.study.errors
         blocks.insert(0, Text(f"{n} unit{'s' * (n != 1)} ended in an evaluation error: figures are not sound.", True))
     if entries.study.differences:
-        blocks.append(Notes([f"not compared: {line}" for line in entries.study.differences]))
+        blocks.insert(0, Notes([f"not compared: {line}" for line in entries.study.differences]))
     if not groups:
         blocks.append(Text("No set stands alone here; the optimizer's table compares two.", True))
     blocks.append(Facts([("everything as data", Cell("report.json", href="data/report.json"))]))
@@ -90,9 +90,13 @@ def group_title(i: int, group: Group) -> str:
 
 def _conditions(group: Group) -> list[tuple[str, Cell]]:
     found = conditions(group.sets[0])
+    # What was asked of an agent is told where it is not what was judged anyway.
+    repeated = {
+        key for key in found if key.startswith("asked_") and found.get(key.removeprefix("asked_")) == found[key]
+    }
     return [
         (key.replace("asked_", "generation: ").replace("_", " "), Cell(str(value), kind="code"))
-        for key, value in found.items() if value is not None
+        for key, value in found.items() if value is not None and key not in repeated
     ]  # fmt: skip
 
 
@@ -106,7 +110,9 @@ def _glance(row: dict[str, Any], shown: Sequence[Entry]) -> Figures:
     for key, name in FIGURES.items():
         low, high, format = row[f"{key}_low"], row[f"{key}_high"], _FORMATS[key]
         hint = f"{format(low)} to {format(high)}" if low is not None else None
-        pairs.append((name, Cell(format(row[key]), row[key], _leads_to(row, shown), hint)))
+        pairs.append(
+            (name, Cell(format(row[key]), row[key], None if row[key] is None else _leads_to(row, shown), hint))
+        )
     return Figures(pairs)
 
 

@@ -193,7 +193,7 @@ def _table(page: Sequence[Shown], data: dict[str, str], total: int) -> TableView
             Cell(kernels, kind="code"),
         ])  # fmt: skip
     headings = [
-        Column("shape"), Column("verdict", False, True), Column("reason", False), Column("median us"),
+        Column("shape", False), Column("verdict", False, True), Column("reason", False), Column("median us"),
         Column("95 % interval"), Column("roofline us"), Column("bound", False), Column("floor us"), Column("S"),
         Column("attainable"), Column("DSL share"), Column("worst error", hint="over its bound; passes up to 1"),
         Column("kernels", False),
