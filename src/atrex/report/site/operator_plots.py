@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import log10
 from typing import Any
 
 from atrex.errors import UserError
@@ -60,10 +61,10 @@ def roofline_plot(
         "hovertemplate": "%{x:.4s}, %{y:.4s}" + unit,
     })  # fmt: skip
     axis = "arithmetic intensity, FLOP/byte" if arithmetic else "bytes read and written"
+    shown = [x for t in traces for x in t["x"]], [y for t in traces for y in t["y"]]
     layout = {
-        "xaxis": {"type": "log", "title": {"text": axis}, "exponentformat": "SI"},
-        "yaxis": {"type": "log", "title": {"text": f"{what}, {unit}"}, "exponentformat": "SI"},
-        "legend": {"font": {"size": 12}}, "showlegend": True,
+        "xaxis": _log_axis(axis, shown[0], 3), "yaxis": _log_axis(f"{what}, {unit}", shown[1], 2), "showlegend": True,
+        "legend": {"font": {"size": 12}},
     }  # fmt: skip
     drawn = sum(len(t["x"]) for t in traces)
     alt = f"{what} of each timed unit of {operator} on {chip} under the ceiling of its shape: {drawn} points."
@@ -88,9 +89,11 @@ def s_plot(
                 "marker": styles.marker(entry.name, size=7, opacity=0.85),
                 "hovertemplate": "shape %{x}<br>S %{y:.4g}", **_links(entry, points),
             })  # fmt: skip
+    highest = max((y for t in traces for y in t["y"]), default=1.0)
     layout = {
         "xaxis": _shape_axis(list(place.values())),
-        "yaxis": {"title": {"text": "S"}, "range": [0, 1.02]}, "showlegend": True, "legend": {"font": {"size": 12}},
+        "yaxis": {"title": {"text": "S"}, "range": [0, min(1.02, 1.15 * highest)]}, "showlegend": True,
+        "legend": {"font": {"size": 12}},
     }  # fmt: skip
     alt = f"S of {operator} by shape" if traces else f"no unit of {operator} has an S."
     return Plot("s-by-shape", "S by shape", traces, layout, alt, data)
@@ -130,11 +133,21 @@ def times_plot(
         })  # fmt: skip
     layout = {
         "xaxis": _shape_axis(list(place.values())),
-        "yaxis": {"type": "log", "title": {"text": "median time, us"}}, "showlegend": True,
+        "yaxis": _log_axis("median time, us", [y for t in traces for y in t["y"]], 1.5), "showlegend": True,
         "legend": {"font": {"size": 12}},
     }  # fmt: skip
     alt = f"median times of {operator} by shape on {chip}" if traces else f"no unit of {operator} on {chip} has a time."
     return Plot(name, f"Times on {chip}", traces, layout, alt, data)
+
+
+def _log_axis(title: str, values: Sequence[float], room: float) -> dict[str, Any]:
+    """A logarithmic axis from the least value over `room` to the largest times it, its ticks not crowded."""
+    axis: dict[str, Any] = {"type": "log", "title": {"text": title}, "exponentformat": "SI"}
+    positive = [v for v in values if v > 0]
+    if positive:
+        low, high = min(positive) / room, max(positive) * room
+        axis |= {"range": [log10(low), log10(high)], "dtick": 1 if high / low > 1000 else "D2"}
+    return axis
 
 
 def _shape_axis(shapes: Sequence[str]) -> dict[str, Any]:
