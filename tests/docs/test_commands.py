@@ -96,21 +96,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("prof/chat.json.gz", "replay.json.gz", "capture.json.gz"):
         example(folder, "fleet/chat.json.gz", name)
     atrex("eval", "rms_norm.py", "--device", "cpu", "--quick", "--out", "runs/mine", fine=(0, 1))
-    atrex(
-        "baseline",
-        "torch",
-        "--problem",
-        "rms_norm",
-        "--shapes",
-        "0",
-        "--device",
-        "cpu",
-        "--seeds",
-        "1",
-        "--out",
-        "runs/compiled",
-        fine=(0, 1),
-    )
+    baseline = ("baseline", "torch", "--problem", "rms_norm", "--shapes", "0", "--device", "cpu", "--seeds", "1")
+    atrex(*baseline, "--out", "runs/compiled", fine=(0, 1))
     for name in ("eval-claude", "eval-codex", "vanilla", "aka"):
         shutil.copytree(folder / "runs/mine", folder / "runs" / name)
     for name in ("fla", "baselines"):
@@ -132,7 +119,11 @@ NEEDS = {
     "docs/dsls.md": (),
     "docs/extending.md": ("fleet",),
     "docs/fleet.md": ("fleet.yaml", "config.json", "chat.json.gz", "search.json.gz", "my-suite-may", "my-suite-june"),
-    "docs/report.md": ("runs", "campaign", "traces"),
+    "docs/report.md": (
+        *(f"runs/{name}" for name in ("eval-claude", "eval-codex", "baselines", "vanilla", "aka")),
+        "campaign",
+        "traces",
+    ),
     "docs/traces.md": ("prof", "replay.json.gz", "capture.json.gz"),
     "docs/tutorials/first-look.md": (),
 }
