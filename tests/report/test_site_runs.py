@@ -1,5 +1,6 @@
 """The site of some runs: what its pages say, and that every figure leads to what it comes from."""
 
+import csv
 import hashlib
 import json
 import posixpath
@@ -112,6 +113,8 @@ def test_the_second_of_a_pair_is_on_the_optimizers_board_and_its_table_leads_to_
     text = found["boards.html"].text
     optimizer, given = text.index("Optimizer-augmented"), text.index("Given kernels")
     assert optimizer < text.index("1 b ") < given < text.index("1 a ")
+    rows = csv.DictReader((tmp_path / "site" / "data" / "boards.csv").open())
+    assert [(row["board"], row["set"]) for row in rows] == [("optimizer", "b"), ("given", "a")]
     assert "sets/b/mla_decode_attention.html#u-1" in found["optimizer.html"].links
 
 
@@ -194,6 +197,8 @@ def test_an_interval_is_that_of_the_samples_or_of_the_times(tmp_path):
     judged(tmp_path / "two", {f"{folder}/sample-0": mla(0.1, 0.1, 0.1), f"{folder}/sample-1": mla(0.3, 0.3, None)})
     (row,) = next(t for t in study(find_sets([tmp_path / "two"])).groups[0].tables if t.name == "overview").rows
     assert row["over"] == "samples" and row["correctness_low"] < row["correctness"] < row["correctness_high"]
+    found = pages(made(tmp_path, tmp_path / "two"))["index.html"]
+    assert "pass@k" in found.text and "Figures over samples" in found.text
 
 
 def test_many_records_of_one_operator_stand_on_several_pages(tmp_path):

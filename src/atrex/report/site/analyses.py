@@ -194,8 +194,8 @@ def _view(i: int, table: Table, entries: Entries, data: Data) -> TableView:
 
 
 def view_of(i: int, table: Table, data: Data, links: Mapping[str, Link], choose: Sequence[str] = ()) -> TableView:
-    made = view(table, data[table.name], links, choose)
-    return TableView(f"{made.name}-{i}", made.title, made.headings, made.rows, made.data, made.notes, made.empty)
+    """A table of group `i`."""
+    return view(table, data[table.name], links, choose, name=f"{table.name}-{i}")
 
 
 def _bars(

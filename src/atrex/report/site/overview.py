@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atrex.report import figures
@@ -11,7 +11,7 @@ from atrex.report.site.blocks import Facts, Figures, Heading, Notes, Text
 from atrex.report.site.entries import BOARDS, Entries, Entry
 from atrex.report.site.page import Site
 from atrex.report.site.plot import Plot, labels, significant
-from atrex.report.site.table import Cell, TableView
+from atrex.report.site.table import Cell, TableView, view
 from atrex.report.site.table import Heading as Column
 from atrex.report.study.comparable import conditions
 from atrex.report.study.document import Group
@@ -36,9 +36,10 @@ _ABOUT_INTERVALS = (
 )
 
 
-def overview_page(site: Site, entries: Entries, data: dict[str, str]) -> None:
+def overview_page(site: Site, entries: Entries, every: Mapping[str, dict[str, str]]) -> None:
     """The first page: S_agg, attainable S_agg, correctness and adoption of every system, with intervals."""
     blocks: list[Any] = []
+    data = every.get("overview", {})
     groups = entries.study.groups
     for i, group in enumerate(groups, 1):
         if len(groups) > 1:
@@ -49,6 +50,7 @@ def overview_page(site: Site, entries: Entries, data: dict[str, str]) -> None:
             blocks.append(_glance(rows[0], shown))
         blocks.append(_plot(i, rows, shown, entries, data))
         blocks.append(_table(i, rows, shown, data))
+        blocks += _samples(i, group, every)
         blocks.append(Facts(_conditions(group)))
         blocks.append(Notes(group.notes))
     if entries.study.errors:
@@ -62,10 +64,11 @@ def overview_page(site: Site, entries: Entries, data: dict[str, str]) -> None:
     site.page("index.html", "page.html", title="Overview", blocks=blocks, plots=True)
 
 
-def boards_page(site: Site, entries: Entries, data: dict[str, str]) -> None:
+def boards_page(site: Site, entries: Entries) -> None:
     """A board for each policy of tools, and within it one ranking for each group of comparable sets."""
     blocks: list[Any] = [Text("A set is ranked against those alone that were asked and judged under its conditions. "
                               "Its name leads to its operators, and they to its units.", True)]  # fmt: skip
+    data = _board_file(site, entries)
     for board, title in BOARDS.items():
         mine = [e for e in entries.all if e.board == board]
         if board == "given" and not mine:
@@ -73,7 +76,7 @@ def boards_page(site: Site, entries: Entries, data: dict[str, str]) -> None:
         blocks += [Heading(title, board), Text(f"Of {_WHY[board]}.")]
         groups = sorted({e.group for e in mine})
         for group in groups:
-            ranked = sorted((e for e in mine if e.group == group), key=lambda e: -e.set.summary.s_agg)
+            ranked = _ranked(entries, board, group)
             of = f": group {group}" if len(entries.study.groups) > 1 and group else ""
             blocks.append(_board(f"{board}-{group}", f"Ranking{of}", ranked, data))
         if not groups:
@@ -156,6 +159,37 @@ def _plot(
     one = len(rows) == 1 and rows[0]["over"] == TIMES
     alt = "S_agg and attainable S_agg of each system, with intervals" + (" of its times" if one else "")
     return Plot(f"overview-plot-{i}", "S_agg", traces, layout, alt, data, height=140 + 26 * len(rows))
+
+
+def _samples(i: int, group: Group, every: Mapping[str, dict[str, str]]) -> list[TableView]:
+    """What several samples of a system tell, where there are several."""
+    found = [t for t in group.tables if t.name in ("pass_at_k", "intervals") and t.rows]
+    links = {key: lambda row: "boards.html" for t in found for key in t.keys}
+    return [view(t, every[t.name], links, ("system",), name=f"{t.name}-{i}") for t in found]
+
+
+def _ranked(entries: Entries, board: str, group: int) -> list[Entry]:
+    mine = [e for e in entries.all if (e.board, e.group) == (board, group)]
+    return sorted(mine, key=lambda e: -e.set.summary.s_agg)
+
+
+def _board_file(site: Site, entries: Entries) -> dict[str, str]:
+    """All boards in one file, the sets of the optimizer's table with them."""
+    names = sorted({baseline for e in entries.all for baseline in e.set.summary.baselines})
+    rows = []
+    for board in BOARDS:
+        for group in sorted({e.group for e in entries.all}):
+            for place, e in enumerate(_ranked(entries, board, group), 1):
+                m = e.set.summary
+                rows.append({
+                    "board": board, "group": group, "place": place, "set": e.name, "s_agg": m.s_agg,
+                    "s_agg_attainable": m.s_agg_attainable, "s_agg_strict": m.s_agg_strict,
+                    "compile_rate": m.compile_rate, "correctness": m.correctness, "adoption": m.adoption,
+                    "s": m.s_median, "operators_judged": m.operators_run, "operators": m.operators,
+                    "errors": sum(m.errors.values()), "page": e.page,
+                    **{f"vs_{n}": m.baselines[n].ratio if n in m.baselines else None for n in names},
+                })  # fmt: skip
+    return site.csv("boards", list(rows[0]) if rows else ["board"], rows)
 
 
 def _board(name: str, title: str, ranked: Sequence[Entry], data: dict[str, str]) -> TableView:

@@ -25,8 +25,8 @@ def runs_pages(site: Site, entries: Entries) -> None:
         path = site.text(f"data/{name}", text)
         if name != REPORT:
             data[name.removesuffix(".csv")] = {"CSV": path}
-    overview_page(site, entries, data.get("overview", {}))
-    boards_page(site, entries, data.get("main", {}))
+    overview_page(site, entries, data)
+    boards_page(site, entries)
     analyses(site, entries, data)
     operator_pages(site, entries)
     set_pages(site, entries)

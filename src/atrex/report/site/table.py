@@ -98,8 +98,12 @@ def view(
     links: Mapping[str, Link] | None = None,
     choose: Iterable[str] = (),
     hints: Mapping[str, str] | None = None,
+    name: str | None = None,
 ) -> TableView:
-    """A table of the study as it stands in the terminal. `links` by column key; `choose` names columns with a menu."""
+    """A table of the study as it stands in the terminal. `links` by column key; `choose` names columns with a menu.
+
+    `name` is for a page that has the table of several groups.
+    """
     shown = [c for c in table.columns if c.shown]
     links, chosen, hints = links or {}, set(choose), hints or {}
     headings = [
@@ -113,7 +117,7 @@ def view(
             href = links[c.key](row) if c.key in links and value is not None else None
             cells.append(Cell(c.format(value), value if isinstance(value, int | float) else None, href))
         rows.append(cells)
-    return TableView(table.name, table.title, headings, rows, data, table.notes)
+    return TableView(name or table.name, table.title, headings, rows, data, table.notes)
 
 
 def _numeric(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
