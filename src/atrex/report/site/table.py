@@ -79,7 +79,8 @@ def body(table: TableView, url: Callable[[str], str]) -> str:
         for align, (text, sort, href, hint, kind, id) in zip(classes, row, strict=True):
             parts.append("<td")
             if sort is not None:
-                parts.append(f' data-sort="{escape(str(sort))}"')
+                order = escape(sort) if isinstance(sort, str) else f"{sort:.9g}"
+                parts.append(f' data-sort="{order}"')
             if align or kind:
                 parts.append(f' class="{escape(f"{align} {kind or str()}".strip())}"')
             if hint:
