@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from atrex.optimize.classify import classify
+from atrex.optimize.classify import classify, host_side
 from atrex.optimize.model import CATEGORIES
 
 EDITS = Path(__file__).parent / "edits"
@@ -131,6 +131,40 @@ def test_a_source_that_does_not_parse_has_no_category(name: str, broken: str):
 def test_a_constant_renamed_throughout_is_no_edit():
     source = next(edit.before for edit in labelled() if edit.name.startswith("cpp/gemm_cuda"))
     assert classify(source, source.replace("TILE", "kEdge")).category is None
+
+
+KERNEL = """
+import triton
+BLOCK = 128
+@triton.jit
+def scale(x, n, BLOCK: triton.language.constexpr):
+    i = triton.language.program_id(0) * BLOCK
+def forward(x):
+    scale[(132,)](x, 7, BLOCK)
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "alike"),
+    [
+        ("program_id(0) * BLOCK", "program_id(0) * BLOCK + 0", True),
+        ("def forward", "# a comment\ndef forward", True),
+        ("(132,)", "(264,)", False),
+        ("BLOCK = 128", "BLOCK = 256", False),
+        ("triton.jit", "cute.jit", False),
+    ],
+)
+def test_the_host_side_is_what_launches_a_kernel_and_not_the_kernel(old: str, new: str, alike: bool):
+    assert old in KERNEL
+    assert (host_side(KERNEL) == host_side(KERNEL.replace(old, new))) == alike
+
+
+def test_a_cpp_source_is_compiled_and_its_flags_are_the_host_s():
+    cpp = '#include <cmath>\nextern "C" void f(int n) { for (int i = 0; i < n; ++i); }'
+    source = f'SOURCE = r"""\n{cpp}\n"""\nFLAGS = ["-O3"]\n'
+    assert host_side(source) == host_side(source.replace("int i = 0", "int i = 1"))
+    assert host_side(source) != host_side(source.replace("-O3", "-O2"))
 
 
 def test_an_expression_too_deep_to_follow_has_no_category():

@@ -118,6 +118,13 @@ def test_what_compiles_to_the_same_is_not_measured_again(begin):
     assert "contest" not in lab.calls and record.validation.decision is None
 
 
+def test_one_artifact_launched_otherwise_is_another_kernel(begin):
+    supervisor, _ = begin()
+    supervisor.submit(kernel(artifact="abc"))
+    record = step(supervisor, kernel(1.5, artifact="abc") + "PROGRAMS = 132\n")
+    assert record.validation.outcome == "promoted"
+
+
 def test_decisions_share_one_error_rate(begin):
     supervisor, campaign = begin()
     supervisor.submit(kernel())

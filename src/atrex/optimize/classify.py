@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -35,6 +35,7 @@ _CPP_DECLARED = re.compile(
     r"(?:\s+const\b)?(?:\s+|\s*[*&]+\s*)([A-Za-z]\w*)\s*(?=[=;,)\[({:])"
 )
 _ORDER = "order of indices"
+_JIT_OF_HOST = ("cute", "cutlass", "flyc", "flydsl", "fx")
 _ONCE_MORE = 0.25
 _MOST_BUFFERS = 8
 """A first extent of shared memory up to this is taken for a number of buffers."""
@@ -53,10 +54,11 @@ def classify(before: str, after: str) -> Edit:
 
     Sources that do not parse, and sources that differ only in comments, blanks or names of their own, change nothing.
     """
-    if _parsed(before) is None or _parsed(after) is None:
+    trees = _parsed(before), _parsed(after)
+    if None in trees:
         return Edit(None, {})
     try:
-        if _skeleton(before) == _skeleton(after):
+        if len({_skeleton(tree, _cpp_skeleton) for tree in trees}) == 1:
             return Edit(None, {})
         old, new = facts(before), facts(after)
     except RecursionError:  # an expression that the parser follows deeper than Python's own stack goes
@@ -111,9 +113,38 @@ def _imported(tree: ast.Module) -> set[str]:
     return {(name.asname or name.name).partition(".")[0] for each in imports for name in each.names}
 
 
-def _skeleton(source: str) -> str:
-    """The source with its own names numbered in the order in which they occur: alike where only names differ."""
+def host_side(source: str) -> str:
+    """What a candidate's source says beyond what is compiled of it: grids, arguments, dispatch by shape, flags.
+
+    Alike for sources that differ in comments, blanks, names of their own, C++ sources in strings and device functions.
+    A source that does not parse is its own host side.
+    """
     tree = _parsed(source)
+    if tree is None:
+        return source
+    try:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.If):
+                node.body = [each for each in node.body if not _is_device(each)] or [ast.Pass()]
+        return _skeleton(tree, lambda text: "")
+    except RecursionError:
+        return source
+
+
+def _is_device(node: ast.stmt) -> bool:
+    """Whether a function is compiled for the device: a kernel of any DSL, or what Triton and Gluon compile.
+
+    `jit` of CuTe DSL and FlyDSL makes host functions, which launch.
+    """
+    if not isinstance(node, ast.FunctionDef):
+        return False
+    called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+    names = [ast.unparse(each).split(".") for each in called]
+    return any(name[-1] == "kernel" or (name[-1] == "jit" and name[0] not in _JIT_OF_HOST) for name in names)
+
+
+def _skeleton(tree: ast.Module, of_cpp: Callable[[str], str]) -> str:
+    """The source with its own names numbered in the order in which they occur: alike where only names differ."""
     nodes = list(ast.walk(tree))
     own = {each.arg for each in nodes if isinstance(each, ast.arg)}
     own |= {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
@@ -125,7 +156,7 @@ def _skeleton(source: str) -> str:
             if isinstance(name, str) and name in own and not isinstance(node, ast.alias):
                 setattr(node, field, numbers.setdefault(name, f"_{len(numbers)}"))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_cpp(node.value):
-            node.value = _cpp_skeleton(node.value)
+            node.value = of_cpp(node.value)
     return ast.dump(tree)
 
 

@@ -11,7 +11,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
+from atrex.optimize.classify import host_side
 from atrex.optimize.lab import UnitFailed
 from atrex.optimize.patience import noisy
 from atrex.optimize.promotion import HEAT_ROUNDS, Round
@@ -76,21 +78,21 @@ def narrow(
     judged: Callable[[int], Sequence[UnitRecord]],
     heat: Callable[[int], Heat],
 ) -> Field:
-    """The field of an iteration. `sources` are SHA-256 by number, `judged` and `heat` what was measured of an attempt.
+    """The field of an iteration. `sources` are texts by number, `judged` and `heat` what was measured of an attempt.
 
     Both are asked for what is needed alone: no records of a repeated source, no heats where one candidate is left.
     """
-    ended = repeats(sources, earlier)
+    ended = repeats({number: digest(text) for number, text in sources.items()}, earlier)
     artifacts, fit = dict(earlier.artifacts), []
-    for number in sources:
+    for number, text in sources.items():
         if number in ended:
             continue
         records = judged(number)
-        if why := short_of_contest(records, artifacts if earlier.deduplicate else {}):
+        if why := short_of_contest(records, text, artifacts if earlier.deduplicate else {}):
             ended[number] = why
             continue
         fit.append(number)
-        if (compiled := artifact(records)) is not None:
+        if (compiled := artifact(records, text)) is not None:
             artifacts.setdefault(compiled, number)
     heats = {number: heat(number) for number in fit} if len(fit) > 1 else {}
     for number, seen in heats.items():
@@ -121,29 +123,38 @@ def run_heat(contest: AbstractContextManager[Round]) -> Heat:
     return Heat(times)
 
 
-def short_of_contest(records: Sequence[UnitRecord], earlier: Mapping[str, int]) -> tuple[str, str] | None:
+def short_of_contest(records: Sequence[UnitRecord], source: str, earlier: Mapping[str, int]) -> Ended | None:
     """Outcome and reason of a candidate that ends without a contest; None for one that is fit for it.
 
-    `earlier` are artifacts that were measured, each with its attempt.
+    `source` is its text, `earlier` are artifacts that were measured, each with its attempt.
     """
     if wrong := _failure(records):
         return wrong
     if weak := _fallback(records):
         return "fallback", weak
-    compiled = artifact(records)
+    compiled = artifact(records, source)
     if compiled in earlier:
-        return "duplicate", f"compiles to what attempt {earlier[compiled]} measured"
+        return "duplicate", f"compiles to what attempt {earlier[compiled]} measured, and calls it alike"
     return None
 
 
-def artifact(records: Sequence[UnitRecord]) -> str | None:
-    """One hash of everything that a candidate compiled to, over all shapes; None when nothing is known of some."""
-    parts = []
+def artifact(records: Sequence[UnitRecord], source: str) -> str | None:
+    """One hash of everything that a candidate compiled to, over all shapes, and of the host's side of its source.
+
+    None when nothing is known of some shape. The host's side chooses grids and arguments: one artifact launched
+    otherwise is another kernel.
+    """
+    parts: list[Any] = [host_side(source)]
     for record in sorted(records, key=lambda r: r.shape):
         if record.compile is None or not record.compile.artifacts:
             return None
         parts.append((record.shape, sorted(each.sha256 for each in record.compile.artifacts)))
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else None
+    return digest(json.dumps(parts)) if len(parts) > 1 else None
+
+
+def digest(text: str) -> str:
+    """SHA-256 of a source."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def said(record: UnitRecord) -> str:

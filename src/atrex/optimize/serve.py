@@ -102,11 +102,14 @@ def _measure(asked: Ask, folder: Path, lab: Lab, told: Callable[[str], None]) ->
         return {LOOK: _look(lab, folder / KERNEL, asked.shape)}
     measuring = _Measuring(asked, folder, lab, told)
     if asked.decision is None:
-        if not short_of_contest(measuring.judged(asked.number), {}) and asked.step != "pack":
+        if (
+            not short_of_contest(measuring.judged(asked.number), measuring.texts[asked.number], {})
+            and asked.step != "pack"
+        ):
             measuring.look(asked.number)
         return measuring.found
     try:
-        chosen = narrow(asked.digests, asked.before, measuring.judged, measuring.heat).chosen
+        chosen = narrow(measuring.texts, asked.before, measuring.judged, measuring.heat).chosen
     except UnitFailed:  # the incumbent's: it is in what was measured
         return measuring.found
     if chosen is not None and measuring.contest(chosen):
@@ -121,6 +124,7 @@ class _Measuring:
         self._asked, self._lab, self._told = asked, lab, told
         self._kernel = folder / KERNEL
         self._sources = {number: folder / name for number, name in asked.subjects.items()}
+        self.texts = {number: path.read_bytes().decode() for number, path in self._sources.items()}
         self._records: dict[int, list[UnitRecord]] = {}
         self._heats: dict[str, dict[str, Any]] = {}
         self.found: dict[str, bytes] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import statistics
@@ -11,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from atrex.optimize.classify import classify
-from atrex.optimize.field import Earlier, Heat, artifact, narrow, run_heat, said, short_of_contest
+from atrex.optimize.field import Earlier, Heat, artifact, digest, narrow, run_heat, said, short_of_contest
 from atrex.optimize.lab import Lab, UnitFailed
 from atrex.optimize.model import BASELINE, Validation
 from atrex.optimize.patience import bounds_of
@@ -35,10 +34,10 @@ def validate(
     """
     field = _Candidates(campaign, numbers, lab, told)
     if list(numbers) == [BASELINE]:
-        why = short_of_contest(field.judged(BASELINE), {})
+        why = short_of_contest(field.judged(BASELINE), field.texts[BASELINE], {})
         yield BASELINE, field.verdict(BASELINE, *(why or ("baseline",)))
         return
-    found = narrow(field.digests, earlier_of(campaign), field.judged, field.heat)
+    found = narrow(field.texts, earlier_of(campaign), field.judged, field.heat)
     for number, (outcome, reason) in sorted(found.ended.items()):
         yield number, field.verdict(number, outcome, reason, found.heats.get(number))
     if found.chosen is not None:
@@ -74,7 +73,7 @@ class _Candidates:
     def __init__(self, campaign: Campaign, numbers: Sequence[int], lab: Lab, told: Told):
         self._campaign, self._lab, self._told = campaign, lab, told
         self._sources = {number: campaign.candidate(number) for number in numbers}
-        self.digests = {n: hashlib.sha256(path.read_bytes()).hexdigest() for n, path in self._sources.items()}
+        self.texts = {n: path.read_bytes().decode() for n, path in self._sources.items()}
         self._records: dict[int, Sequence[UnitRecord]] = {}
         self._took = dict.fromkeys(numbers, 0.0)
 
@@ -124,22 +123,20 @@ class _Candidates:
         self, number: int, outcome: str, reason: str | None = None, heat: Heat | None = None, **more
     ) -> Validation:
         """A verdict with what the judge said; a heat's ratio stands for a contest that was not held."""
-        records, source = self._records.get(number, ()), self._sources[number]
+        records, source = self._records.get(number, ()), self.texts[number]
         S = {r.shape: r.roofline.S for r in records if r.roofline and r.roofline.S is not None}
         if heat is not None and heat.failed is None:
             more = _interval(heat.comparison) | {"rounds": heat.comparison.rounds}
         served = self._lab.seconds
         return Validation(
             outcome=outcome,
-            candidate_sha256=self.digests[number],
-            artifact=artifact(records),
+            candidate_sha256=digest(self.texts[number]),
+            artifact=artifact(records, self.texts[number]),
             reason=reason,
             median_us={r.shape: r.performance.median_us for r in records if r.performance},
             S=S,
             S_i=statistics.median(S.values()) if S else None,
-            classified=None
-            if number == BASELINE
-            else classify(self._campaign.kernel.read_text(), source.read_text()).category,
+            classified=None if number == BASELINE else classify(self._campaign.kernel.read_text(), source).category,
             seconds=round(self._took[number] if served is None else served / len(self._sources), 3),
             **more,
         )
