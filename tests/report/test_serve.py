@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 from atrex.errors import UserError
 from atrex.report.site.live import RUNS, Live
 from atrex.report.site.page import slug
+from atrex.report.site.server import _BEAT
 
 TOKEN = "0123456789abcdef"
 
@@ -47,6 +49,18 @@ def test_a_unit_that_lands_is_on_the_page_and_told_to_its_readers(folder):
         assert b"event: changed\n" in lines
         status, _, text = served.ask("/data/operators.csv")
         assert status == 200 and "rms_norm" in text
+
+
+def test_units_that_land_one_upon_the_other_are_all_told_of(folder):
+    with serving(folder) as served, served.events(RUNS) as events:
+        served.ask("/")
+        began = time.monotonic()
+        for shape in range(1, 5):
+            land(folder / "runs" / "one", str(shape))
+            while not events.readline().startswith(b"event: changed"):
+                pass
+            served.ask("/")
+        assert time.monotonic() - began < 2 * _BEAT
 
 
 def test_pages_are_built_once_for_a_state_of_the_files(folder):

@@ -170,7 +170,8 @@ class Live:
 
     def built(self, part: str) -> int:
         """How often a part has been built."""
-        return self._parts[part].built
+        found = self._parts.get(part)
+        return found.built if found else 0
 
     def due(self) -> list[str]:
         """The parts that would be built anew if they were asked for."""

@@ -138,15 +138,17 @@ class App:
             self._listeners.discard(mine)
 
     async def _watch(self) -> None:
-        """Tell listeners what is due; a part that nobody asks for meanwhile is told of again after a while."""
-        said: dict[str, float] = {}
+        """Tell listeners what is due, once for each time it was built, and again after a while if nobody asked."""
+        said: dict[str, tuple[int, float]] = {}
         while self._listeners:
             began = time.monotonic()
             due = await run_in_threadpool(self.live.due)
             now = time.monotonic()
-            said = {part: at for part, at in said.items() if part in due}
-            new = frozenset(part for part in due if now - said.get(part, -_BEAT) >= _BEAT)
-            said |= dict.fromkeys(new, now)
+            built = {part: self.live.built(part) for part in due}
+            new = frozenset(
+                part for part in due if part not in said or said[part][0] != built[part] or now - said[part][1] >= _BEAT
+            )
+            said |= {part: (built[part], now) for part in new}
             for listener in self._listeners if new else ():
                 listener.put_nowait(new)
             await asyncio.sleep(max(self._every, 10 * (now - began)))
