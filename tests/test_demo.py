@@ -37,7 +37,7 @@ def test_the_campaign_is_left_out_without_git(monkeypatch: pytest.MonkeyPatch):
 def test_the_report_is_of_what_the_demo_has_done(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "polars")
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    assert demo_steps()[-1].arguments == ("report", "run", "campaign", "--out", "site")
+    assert demo_steps()[-1].arguments == ("report", "run", "campaign", "--out", "site", "--quiet")
 
 
 @pytest.mark.slow

@@ -80,7 +80,9 @@ def demo_steps() -> tuple[Step, ...]:
     traces = TRACES if importlib.util.find_spec("polars") else ()
     campaign = CAMPAIGN if shutil.which("git") else ()
     done = ("run", *(("campaign",) if campaign else ()), *(("data",) if traces else ()))
-    report = Step("all of it as pages: open site/index.html in the demo's folder", ("report", *done, "--out", "site"))
+    report = Step(
+        "all of it as pages: open site/index.html in the demo's folder", ("report", *done, "--out", "site", "--quiet")
+    )
     return (*traces, *JUDGE, *campaign, *((report,) if importlib.util.find_spec("plotly") else ()))
 
 

@@ -172,6 +172,14 @@ def test_data_are_written_as_csv_and_json(tmp_path):
     assert json.loads((tmp_path / "site" / "data" / "report.json").read_text()) == document(path)
 
 
+def test_quietly_it_writes_and_prints_no_table(tmp_path):
+    path = judged(tmp_path / "run", {"k": mla(0.1, 0.2, 0.3)})
+    assert run(path, "--out", tmp_path / "site", "--quiet").stdout == ""
+    assert (tmp_path / "site" / "index.html").exists()
+    with pytest.raises(UserError, match="--out"):
+        run(path, "--quiet")
+
+
 def test_an_earlier_reports_tables_do_not_stay(tmp_path):
     a, b = (judged(tmp_path / name, {name: mla(0.1)}) for name in ("a", "b"))
     site, data = tmp_path / "site", tmp_path / "site" / "data"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
@@ -239,7 +238,8 @@ def _ended_after(seconds: float) -> Iterator[None]:
 
     def interrupt() -> None:
         over.set()
-        os.kill(os.getpid(), signal.SIGINT)
+        # A signal to the process may reach any thread of it, and then does not wake this one from what it waits for.
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     timer = threading.Timer(max(seconds, 0.0), interrupt)
     timer.daemon = True

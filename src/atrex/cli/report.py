@@ -39,6 +39,7 @@ def report(
         typer.Option("--out", metavar="SITE", help="Write pages to look at, the tables as CSV and JSON below data/."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables: --out holds them.")] = False,
 ) -> None:
     """The paper's analyses: main results, correctness against DSL dominance, operator difficulty, regimes, tokens,
     failures, pass@k.
@@ -54,6 +55,8 @@ def report(
 
     if not runs and pair is None:
         raise UserError("RUN|DIR, --pair: expected runs to report on, a pair, or both")
+    if quiet and out is None:
+        raise UserError("--quiet: expected --out with it; the tables would be nowhere")
     sources = recognise(runs or ())
     judged = [path for path in runs or () if any(s.kind is Kind.RUN and s.path.is_relative_to(path) for s in sources)]
     if not judged and pair is None and out is None:
@@ -70,7 +73,7 @@ def report(
         return
     if as_json:
         print(json.dumps(document(made), indent=2, allow_nan=False))
-    else:
+    elif not quiet:
         print_study(made, make_console())
     if made.exit_code:
         raise typer.Exit(made.exit_code)
