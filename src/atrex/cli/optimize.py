@@ -243,6 +243,7 @@ def _ended_after(seconds: float) -> Iterator[None]:
 
     timer = threading.Timer(max(seconds, 0.0), interrupt)
     timer.daemon = True
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs behind it
     timer.start()
     try:
         yield
@@ -252,6 +253,7 @@ def _ended_after(seconds: float) -> Iterator[None]:
         print("the time for this run is over; what was being measured is measured again when it goes on")
     finally:
         timer.cancel()
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
