@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "candidates" / "torch" / "rms_norm.py"
 
 
@@ -81,6 +79,7 @@ def made_up(monkeypatch):
     return found
 
 
+@pytest.mark.alone
 def test_an_operator_that_a_library_lacks_is_listed_and_no_failure(made_up, capfd):
     from atrex.cli.baseline import baseline
 
@@ -90,6 +89,7 @@ def test_an_operator_that_a_library_lacks_is_listed_and_no_failure(made_up, capf
     assert json.loads(out)["absent"] == ["l2_norm", "mrope"]
 
 
+@pytest.mark.alone
 def test_a_shape_that_a_library_lacks_is_listed_and_no_failure(made_up, capfd):
     from atrex.cli.baseline import baseline
 
@@ -109,6 +109,7 @@ def judged(tmp_path_factory):
     return folder, base, mine
 
 
+@pytest.mark.alone
 def test_a_baseline_passes_the_gate_of_candidates(judged):
     folder, base, _ = judged
     assert base.returncode == 0, base.stderr
@@ -119,6 +120,7 @@ def test_a_baseline_passes_the_gate_of_candidates(judged):
     assert all(r["performance"]["median_us"] > 0 and r["correctness"]["passed"] for r in found)
 
 
+@pytest.mark.alone
 def test_its_records_name_origin_library_and_version(judged):
     folder, _, _ = judged
     (record,) = [r for r in units(folder / "base") if r["operator"] == "rms_norm"]
@@ -127,6 +129,7 @@ def test_its_records_name_origin_library_and_version(judged):
     assert origin["version"] == importlib.metadata.version("torch")
 
 
+@pytest.mark.alone
 def test_it_has_no_target_dsl_no_adoption_and_no_shortcut(judged):
     folder, _, _ = judged
     for record in units(folder / "base"):
@@ -134,11 +137,13 @@ def test_it_has_no_target_dsl_no_adoption_and_no_shortcut(judged):
         assert record["adoption"] is None and record["verdict"]["shortcut"] is None
 
 
+@pytest.mark.alone
 def test_its_code_stays_in_the_run_directory(judged):
     folder, _, _ = judged
     assert "F.rms_norm" in (folder / "base" / "artifacts" / "rms_norm.py").read_text()
 
 
+@pytest.mark.alone
 def test_score_joins_the_ratio(judged):
     folder, _, mine = judged
     assert mine.returncode == 0, mine.stderr
@@ -151,6 +156,7 @@ def test_score_joins_the_ratio(judged):
     assert "vs torch" in shown.stdout
 
 
+@pytest.mark.alone
 def test_scoring_a_baseline_ranks_nothing(judged):
     folder, _, _ = judged
     done = atrex("score", "base", cwd=folder)
@@ -158,18 +164,21 @@ def test_scoring_a_baseline_ranks_nothing(judged):
     assert "coverage" not in done.stdout and "DSL share" not in done.stdout
 
 
+@pytest.mark.alone
 def test_a_candidates_run_is_no_baseline(judged):
     folder, _, _ = judged
     done = atrex("score", "mine", "--baseline", "mine", cwd=folder)
     assert done.returncode == 2 and "no record of a baseline" in done.stderr
 
 
+@pytest.mark.alone
 def test_a_finished_run_is_continued_or_refused(judged):
     folder, _, _ = judged
     done = atrex("baseline", "torch", "--problem", "rms_norm", "--device", "cpu", "--out", "base", cwd=folder)
     assert done.returncode == 2 and "--resume continues it" in done.stderr
 
 
+@pytest.mark.alone
 def test_a_published_production_time_is_written_on_its_chip_alone(tmp_path):
     from atrex.problems.load import load_suite
 
@@ -190,6 +199,7 @@ def test_a_published_production_time_is_written_on_its_chip_alone(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(640)
+@pytest.mark.alone
 def test_torch_compile_passes_the_gate_through_inductors_cpp(tmp_path):
     done = atrex(
         "baseline", "torch.compile", "--problem", "rms_norm", "--shapes", "15", "--quick", "--device", "cpu",

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 EXAMPLES = Path(__file__).parents[2] / "examples" / "candidates"
 TORCH, WRONG = EXAMPLES / "torch" / "rms_norm.py", EXAMPLES / "wrong" / "rms_norm.py"
 
@@ -29,6 +27,7 @@ def slower(tmp_path_factory):
     return path
 
 
+@pytest.mark.alone
 def test_a_kernel_that_does_the_work_twelve_times_is_slower(slower, tmp_path):
     record = tmp_path / "found.json"
     done = compare(slower, TORCH, "--shapes", "46", "--rounds", "6", "--out", record)
@@ -39,6 +38,7 @@ def test_a_kernel_that_does_the_work_twelve_times_is_slower(slower, tmp_path):
     assert found["comparison"]["overall"]["low"] > 2
 
 
+@pytest.mark.alone
 def test_a_wrong_kernel_stops_the_comparison_and_says_why():
     done = compare(TORCH, WRONG, "--shapes", "46", "--rounds", "3")
     assert done.returncode == 1

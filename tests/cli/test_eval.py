@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 HONEST = (ROOT / "examples" / "candidates" / "torch" / "rms_norm.py").read_text()
 WRONG = HONEST.replace("return ", "return 0.5 * ", 1)
@@ -88,6 +86,7 @@ def test_an_output_directory_that_cannot_be_written(candidate, tmp_path):
     refused(done, "file/run", "--out")
 
 
+@pytest.mark.alone
 def test_a_run_closes_with_its_seeds_is_not_overwritten_and_repeats_as_a_script(candidate, tmp_path):
     options = [candidate(WRONG), "--device", "cpu", "--shapes", "46", "--seeds", "1", "--no-held-out", "--out", "run"]
     done = atrex("eval", *options, "--json", cwd=tmp_path)
@@ -107,6 +106,7 @@ def test_a_run_closes_with_its_seeds_is_not_overwritten_and_repeats_as_a_script(
     refused(atrex("repro", "run", "rms_norm/47", cwd=tmp_path), "rms_norm/47")
 
 
+@pytest.mark.alone
 def test_ctrl_c_keeps_finished_units_and_resume_continues(candidate, tmp_path):
     slow = HONEST.replace(
         "def forward(",
@@ -140,6 +140,7 @@ def test_ctrl_c_keeps_finished_units_and_resume_continues(candidate, tmp_path):
     assert sorted(json.loads(line)["shape"] for line in after) == ["15", "41", "46"]
 
 
+@pytest.mark.alone
 def test_a_run_of_another_suite_version_is_not_resumed(candidate, tmp_path):
     options = [candidate(HONEST), "--device", "cpu", "--shapes", "46", "--seeds", "1", "--no-held-out", "--out", "run"]
     assert atrex("eval", *options, cwd=tmp_path).returncode == 0
@@ -149,6 +150,7 @@ def test_a_run_of_another_suite_version_is_not_resumed(candidate, tmp_path):
     refused(atrex("eval", *options, "--resume", cwd=tmp_path), "suite_version", "0.0")
 
 
+@pytest.mark.alone
 def test_a_directory_is_judged_whole_and_a_broken_file_in_it_is_a_failed_unit(candidate, tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
@@ -163,6 +165,7 @@ def test_a_directory_is_judged_whole_and_a_broken_file_in_it_is_a_failed_unit(ca
     assert verdicts == {"rms_norm": ("passed", None), "silu_and_mul": ("failed", "exception")}
 
 
+@pytest.mark.alone
 def test_quick_answers_soon(candidate, tmp_path):
     started = time.monotonic()
     done = atrex("eval", candidate(HONEST), "--device", "cpu", "--quick", "--out", "run", cwd=tmp_path)
@@ -172,6 +175,7 @@ def test_quick_answers_soon(candidate, tmp_path):
     assert time.monotonic() - started < 30  # 15 s on an idle machine
 
 
+@pytest.mark.alone
 def test_the_python_call_means_the_same(candidate, tmp_path):
     import atrex as package
 

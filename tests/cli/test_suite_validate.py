@@ -84,6 +84,7 @@ def test_processes_find_what_one_finds(folder):
     assert there["summary"]["units"] == here["summary"]["units"]
 
 
+@pytest.mark.slow
 def test_over_its_time_it_lists_what_is_left_and_goes_on_from_there(folder, tmp_path):
     out = tmp_path / "found.json"
     fail_on_one(folder, "import time; time.sleep(100)")
@@ -128,6 +129,7 @@ def test_operators_are_gathered_in_one_file(folder, tmp_path, options):
     assert [each["operator"] for each in found["operators"]] == ["scale", "other"] and found["summary"]["units"] == 2
 
 
+@pytest.mark.slow
 def test_what_another_suite_wrote_is_not_gone_on_from(folder, tmp_path):
     out = tmp_path / "found.json"
     atrex(folder, "--out", out)

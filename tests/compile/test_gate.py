@@ -34,6 +34,7 @@ def job(act, shapes=("46", "47", "48")):
     return Job("mine.py", source, "mine.py", "rms_norm", list(shapes), "cpp", parse_target("cpu"), folder)
 
 
+@pytest.mark.slow
 def test_a_shape_that_takes_too_long_fails_and_the_next_one_is_compiled():
     told = []
     found = compile_candidate(job("if Model.calls == 2: time.sleep(600)"), 6.0, told.append)

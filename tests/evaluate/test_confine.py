@@ -141,6 +141,7 @@ def test_without_any_file_mechanism_the_record_is_loud():
     assert held["files"] == "unconfined" and "files" in held["unconfined"]
 
 
+@pytest.mark.slow
 def test_a_run_without_any_file_mechanism_warns_once_and_says_so_in_every_record(tmp_path, capfd):
     (tmp_path / "rms_norm.py").write_text(HONEST)
     request = Request([str(tmp_path / "rms_norm.py")], shapes="41,46", device="cpu", quick=True)

@@ -53,6 +53,7 @@ def test_a_process_that_dies_costs_its_shape_alone():
     assert all(isinstance(results["silu_and_mul", s], int) for s in "023")
 
 
+@pytest.mark.slow
 def test_at_the_deadline_what_is_left_is_not_run():
     started = time.monotonic()
     results = found(sleep_on_one, deadline=started + 12)
@@ -68,6 +69,7 @@ def test_the_largest_come_first_unless_asked_otherwise(smallest_first, order):
     assert "".join(shape for _, shape, _ in found) == order
 
 
+@pytest.mark.slow
 def test_what_starved_beside_others_is_tried_once_more_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("ATREX_TEST_TRIES", str(tmp_path))
     assert set(found(starve_beside_others, jobs=2, again=lambda result: result == "starved").values()) == {"fits"}
