@@ -10,12 +10,8 @@ from atrex.optimize import store
 from atrex.optimize.machine import Supervisor, position
 from atrex.optimize.store import Campaign
 from tests.optimize.conftest import PLAN
+from tests.optimize.killing import Killed, Writes
 from tests.optimize.lab import SayingLab, kernel
-
-
-class Killed(BaseException):
-    pass
-
 
 KERNELS = [kernel(), kernel(1.3), kernel(0.9, note=1), kernel(1.8)]
 
@@ -51,29 +47,19 @@ def undisturbed(begin):
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_killed_at_every_write_it_comes_to_the_same(begin, undisturbed, monkeypatch, before):
-    write, count, kill_at = store.write, 0, None
-
-    def counting(path, text):
-        nonlocal count
-        count += 1
-        if before and count == kill_at:
-            raise Killed
-        write(path, text)
-        if count == kill_at:
-            raise Killed
-
+    write, counting = store.write, Writes(store.write, before)
     _, campaign = begin("counted", iterations=3)
     monkeypatch.setattr(store, "write", counting)
     monkeypatch.setattr("atrex.optimize.store.write", counting)
-    count = 0
     drive(Supervisor(campaign, SayingLab()))
-    writes = count
+    writes = counting.count
     assert writes > 20
     for kill_at in range(1, writes + 1):
+        counting.kill_at = kill_at
         monkeypatch.setattr(store, "write", write)
         _, campaign = begin(f"killed-{kill_at}", iterations=3)
         monkeypatch.setattr(store, "write", counting)
-        count = 0
+        counting.count = 0
         with pytest.raises(Killed):
             drive(Supervisor(campaign, SayingLab()))
         drive(Supervisor(Campaign(campaign.path), SayingLab()))

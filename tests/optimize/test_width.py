@@ -20,9 +20,9 @@ from atrex.optimize.promotion import decide
 from atrex.optimize.store import Campaign
 from atrex.optimize.view import lay_out
 from tests.optimize.conftest import PLAN
+from tests.optimize.killing import Killed, Writes
 from tests.optimize.lab import SayingLab, kernel
 from tests.optimize.test_bundle import Two
-from tests.optimize.test_crash import Killed
 from tests.optimize.test_director import NO_DIRECTION, Scripted
 from tests.optimize.test_promotion import Bench
 from tests.scoring.synthetic import error, failed
@@ -253,16 +253,7 @@ def told(campaign):
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_killed_at_every_write_it_comes_to_the_same_and_measures_nothing_twice(begin, monkeypatch, before):
-    write, count, kill_at = store.write, 0, None
-
-    def counting(path, text):
-        nonlocal count
-        count += 1
-        if before and count == kill_at:
-            raise Killed
-        write(path, text)
-        if count == kill_at:
-            raise Killed
+    write, counting = store.write, Writes(store.write, before)
 
     def fresh(name):
         monkeypatch.setattr(store, "write", write)
@@ -272,13 +263,13 @@ def test_killed_at_every_write_it_comes_to_the_same_and_measures_nothing_twice(b
 
     undisturbed, lab = fresh("undisturbed"), SayingLab()
     drive(Supervisor(undisturbed, lab))
-    writes, calls = count, len(lab.calls)
+    writes, calls = counting.count, len(lab.calls)
     assert told(undisturbed)[0][1:] == [
         (1, 0, "not_selected", None), (2, 0, "promoted", 1), (3, 0, "failed", None),
     ]  # fmt: skip
     for kill_at in range(1, writes + 1):
         campaign, lab = fresh(f"killed-{kill_at}"), SayingLab()
-        count = 0
+        counting.count, counting.kill_at = 0, kill_at
         with pytest.raises(Killed):
             drive(Supervisor(campaign, lab))
         drive(Supervisor(Campaign(campaign.path), lab))
@@ -363,26 +354,17 @@ def test_killed_at_every_write_of_taking_in_it_takes_in_again(two, monkeypatch, 
 
     hand_in(two, kernel(1.2), kernel(1.5), kernel(wrong=1))
     result = two.serve(two.bundle())
-    write, count = store.write, 0
+    counting = Writes(store.write)
     kept = tmp_path / "kept"
     shutil.copytree(two.campaign.path, kept)
-    kill_at = None
-
-    def counting(path, text):
-        nonlocal count
-        count += 1
-        if count == kill_at:
-            raise Killed
-        write(path, text)
-
     monkeypatch.setattr(store, "write", counting)
     ingest(Campaign(two.campaign.path), result)
-    writes, wanted = count, outcomes(two.campaign)
+    writes, wanted = counting.count, outcomes(two.campaign)
     assert writes > 8
     for kill_at in range(1, writes + 1):
         path = tmp_path / f"again-{kill_at}"
         shutil.copytree(kept, path)
-        count = 0
+        counting.count, counting.kill_at = 0, kill_at
         with pytest.raises(Killed):
             ingest(Campaign(path), result)
         ingest(Campaign(path), result)

@@ -9,7 +9,8 @@ from typing import Any
 
 from atrex.report import figures
 from atrex.report.site.entries import Entry
-from atrex.report.site.table import Cell, number
+from atrex.report.site.table import Cell, Heading, number
+from atrex.scoring.operators import OperatorScore
 from atrex.scoring.records import UnitRecord
 from atrex.scoring.units import unit_score
 
@@ -42,6 +43,33 @@ def count(value: int | None, href: str | None = None, **fields: Any) -> Cell:
 
 def of(part: int, whole: int, href: str | None = None) -> Cell:
     return number(part / whole, f"{part}/{whole}", href) if whole else number(None, figures.DASH)
+
+
+def operator_headings(names: Sequence[str]) -> list[Heading]:
+    """Over `operator_cells`; `names` are those of the baselines."""
+    return [
+        Heading("compiled"), Heading("correct"), Heading("S_i"),
+        Heading("strict", hint="a failed or absent shape counts 0"), Heading("attainable"), Heading("DSL share"),
+        Heading("generalizes", hint="held-out shapes correct"), *(Heading(f"vs {n}") for n in names),
+    ]  # fmt: skip
+
+
+def operator_cells(o: OperatorScore, href: str, names: Sequence[str]) -> list[Cell]:
+    """What one set reached on one operator; each leads to `href`."""
+    return [
+        of(o.compiled, o.shapes, href), of(o.correct, o.shapes, href), score(o.s_defined, href),
+        score(o.strict, href), score(o.attainable, href), percent(o.adoption, href),
+        of(o.generalizes, o.held_out, href), *(ratio(o.ratios.get(n), href) for n in names),
+    ]  # fmt: skip
+
+
+def operator_data(o: OperatorScore, names: Sequence[str]) -> dict[str, Any]:
+    """The same as data."""
+    return {
+        "shapes": o.shapes, "run": o.run, "compiled": o.compiled, "correct": o.correct, "s": o.s_defined,
+        "s_strict": o.strict, "s_attainable": o.attainable, "dsl_share": o.adoption, "generalizes": o.generalizes,
+        "held_out": o.held_out, **{f"vs_{n}": o.ratios.get(n) for n in names},
+    }  # fmt: skip
 
 
 def shape_cell(record: UnitRecord, href: str | None = None) -> Cell:

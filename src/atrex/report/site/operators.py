@@ -165,22 +165,13 @@ def _sets(site: Site, each: Judged, at: str) -> TableView:
     for e in sorted(each.sets, key=lambda e: -e.set.score.operators[each.name].s):
         o, href = e.set.score.operators[each.name], e.operator_page(each.name)
         rows.append([
-            Cell(e.name, href=href), Cell(e.chip), cells.of(o.compiled, o.shapes, href),
-            cells.of(o.correct, o.shapes, href), cells.score(o.s_defined, href), cells.score(o.strict, href),
-            cells.score(o.attainable, href), cells.percent(o.adoption, href), cells.of(o.generalizes, o.held_out, href),
-            *(cells.ratio(o.ratios.get(n), href) for n in names), Cell("source", href=f"{href}#source"),
+            Cell(e.name, href=href), Cell(e.chip), *cells.operator_cells(o, href, names),
+            Cell("source", href=f"{href}#source"),
         ])  # fmt: skip
-        data.append({
-            "set": e.name, "chip": e.chip, "shapes": o.shapes, "run": o.run, "compiled": o.compiled,
-            "correct": o.correct, "s": o.s_defined, "s_strict": o.strict, "s_attainable": o.attainable,
-            "dsl_share": o.adoption, "generalizes": o.generalizes, "held_out": o.held_out,
-            **{f"vs_{n}": o.ratios.get(n) for n in names},
-        })  # fmt: skip
+        data.append({"set": e.name, "chip": e.chip, **cells.operator_data(o, names)})
     headings = [
-        Heading("candidate set", False), Heading("chip", False, True), Heading("compiled"), Heading("correct"),
-        Heading("S_i"), Heading("strict", hint="a failed or absent shape counts 0"), Heading("attainable"),
-        Heading("DSL share"), Heading("generalizes", hint="held-out shapes correct"),
-        *(Heading(f"vs {n}") for n in names), Heading("code", False),
+        Heading("candidate set", False), Heading("chip", False, True), *cells.operator_headings(names),
+        Heading("code", False),
     ]  # fmt: skip
     return TableView("sets", "Candidate sets", headings, rows, site.csv(f"{at}/sets", list(data[0]), data))
 

@@ -56,22 +56,11 @@ def _operators(site: Site, entry: Entry, scores: Sequence[OperatorScore], at: st
         href = entry.operator_page(o.operator)
         rows.append([
             Cell(o.operator, href=href), cells.percent(o.weight, operator_href(o.operator)),
-            cells.of(o.compiled, o.shapes, href), cells.of(o.correct, o.shapes, href),
-            cells.score(o.s_defined, href), cells.score(o.strict, href), cells.score(o.attainable, href),
-            cells.percent(o.adoption, href), cells.of(o.generalizes, o.held_out, href),
-            *(cells.ratio(o.ratios.get(n), href) for n in names), Cell("all sets", href=operator_href(o.operator)),
+            *cells.operator_cells(o, href, names), Cell("all sets", href=operator_href(o.operator)),
         ])  # fmt: skip
-        data.append({
-            "operator": o.operator, "weight": o.weight, "shapes": o.shapes, "run": o.run, "compiled": o.compiled,
-            "correct": o.correct, "s": o.s_defined, "s_strict": o.strict, "s_attainable": o.attainable,
-            "dsl_share": o.adoption, "generalizes": o.generalizes, "held_out": o.held_out,
-            **{f"vs_{n}": o.ratios.get(n) for n in names},
-        })  # fmt: skip
+        data.append({"operator": o.operator, "weight": o.weight, **cells.operator_data(o, names)})
     headings = [
-        Column("operator", False), Column("weight"), Column("compiled"), Column("correct"), Column("S_i"),
-        Column("strict", hint="a failed or absent shape counts 0"), Column("attainable"), Column("DSL share"),
-        Column("generalizes", hint="held-out shapes correct"), *(Column(f"vs {n}") for n in names),
-        Column("beside", False),
+        Column("operator", False), Column("weight"), *cells.operator_headings(names), Column("beside", False),
     ]  # fmt: skip
     notes = ["of the shapes of the suite, run or not; an operator leads to its units"]
     return TableView("operators", "Operators", headings, rows, site.csv(f"{at}/operators", list(data[0]), data), notes)
