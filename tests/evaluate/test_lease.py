@@ -5,10 +5,14 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
-from atrex.evaluate.lease import Lease
+from atrex.evaluate.candidates import Candidate
+from atrex.evaluate.lease import Alone, Lease
+from atrex.evaluate.unit import Unit, UnitJudge
+from tests.evaluate.conftest import HONEST
 
 pytestmark = pytest.mark.alone
 
@@ -80,3 +84,42 @@ def test_the_lease_of_a_dead_judge_is_free(judge):
     os.kill(process.pid, signal.SIGKILL)
     _, next_one, _ = judge("exclusive")
     assert next_one.wait(5)
+
+
+class Turns(Alone):
+    """A lease that writes down what it is asked for, and refuses to be nested."""
+
+    crowded = True
+
+    def __init__(self):
+        self.taken, self._held = [], False
+
+    @contextlib.contextmanager
+    def _turn(self, kind):
+        assert not self._held, f"{kind} within {self.taken[-1]}"
+        self._held = True
+        self.taken.append(kind)
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def shared(self):
+        return self._turn("shared")
+
+    def exclusive(self):
+        return self._turn("exclusive")
+
+
+def test_a_judge_lets_go_of_the_device_between_cases_and_between_probes(setup, suite, tmp_path):
+    path = tmp_path / "rms_norm.py"
+    path.write_text(HONEST)
+    problem = suite.problem("rms_norm")
+    unit = Unit(Candidate(path, str(path), str(path), "rms_norm", HONEST), problem, problem.shape("46"), "cpp")
+    turns = Turns()
+    judge = UnitJudge(replace(setup, lease=turns), unit, readiness=True)
+    assert judge.run().verdict.status == "passed"
+    timed = turns.taken.index("exclusive")
+    assert turns.taken.count("exclusive") == 1
+    assert timed >= len(judge.tally.cases) > 5
+    assert len(turns.taken) - timed > 4  # two sets of operands, the binding, a probe, the end

@@ -7,6 +7,7 @@ changes a verdict: a unit that has passed stays passed, and a property that coul
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -42,18 +43,20 @@ class Readiness:
 
     def __init__(
         self, worker: Worker, bindings: Bindings, problem: Problem, shape: Shape, seeds: Seeds, budgets: Budgets,
-        device: torch.device, fp8: Fp8Encoding,
+        device: torch.device, fp8: Fp8Encoding, turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ):  # fmt: skip
+        """`turn` is entered for every use of the device, one probe at a time: others may have it in between."""
         self.worker, self.bindings, self.problem, self.shape = worker, bindings, problem, shape
-        self.budgets, self.device = budgets, device
+        self.budgets, self.device, self._turn = budgets, device, turn
         self.found: dict[str, Any] = dict.fromkeys((*PROPERTIES, "workspace_bytes"))
         self.why: dict[str, str] = {}
         unit = f"{problem.operator}/{shape.id}"
         self._cases: list[Case] = []
         self.too_large = problem.work(shape).total_bytes > AT_MOST
         for i in range(0 if self.too_large else 2):
-            inputs = problem.make_inputs(shape, seeds.seed(unit, "ready", i), device, fp8)
-            self._cases.append(expected(problem, shape, f"ready{i}", inputs, fp8))
+            with turn():
+                inputs = problem.make_inputs(shape, seeds.seed(unit, "ready", i), device, fp8)
+                self._cases.append(expected(problem, shape, f"ready{i}", inputs, fp8))
 
     def run(self, waits: bool | None) -> dict[str, Any]:
         """The properties by name: True, False, or None where nothing was shown; `why` says what went wrong.
@@ -78,10 +81,12 @@ class Readiness:
                 ("graph_capturable", self._graph),  # last: a capture that fails can leave the context unusable
             ]
         try:
-            self._bind()
+            with self._turn():
+                self._bind()
             for name, probe in probes:
                 try:
-                    self.found[name] = probe()
+                    with self._turn():
+                        self.found[name] = probe()
                 except (UnitFailure, UnitError) as failure:
                     self.found[name] = False
                     self.why[name] = str(failure)[:300]

@@ -89,6 +89,21 @@ class UnitJudge:
         finally:
             self.phases[name] = round(self.phases.get(name, 0.0) + time.monotonic() - started, 4)
 
+    @contextmanager
+    def _shared(self):
+        """The device together with other judges; what it takes to get it is a phase of its own."""
+        asked = time.monotonic()
+        with self.lease.shared():
+            self._waited(asked)
+            try:
+                yield
+            finally:
+                if self.lease.crowded:  # nothing of this judge may still run while another times
+                    self.setup.protocol.synchronize()
+
+    def _waited(self, asked: float) -> None:
+        self.phases["wait"] = round(self.phases.get("wait", 0.0) + time.monotonic() - asked, 4)
+
     def run(self) -> UnitRecord:
         started = time.monotonic()
         try:
@@ -102,7 +117,7 @@ class UnitJudge:
                         doubt = self._doubt(worker, bindings)
                 except UnitFailure as failure:
                     if failure.category in ("numeric_mismatch", "over_budget"):
-                        with self.lease.shared():
+                        with self._shared():
                             self._adopt_anyway(worker, bindings)
                     raise
             if doubt:
@@ -130,7 +145,7 @@ class UnitJudge:
     @contextmanager
     def _worker(self):
         """A fresh worker for the candidate; however it ends, its end becomes a failure of the current stage."""
-        with self._phase("spawn"), self.lease.shared():
+        with self._shared(), self._phase("spawn"):
             try:
                 worker = self.setup.spawn()
             except (WorkerDied, WorkerTimeout) as error:
@@ -143,7 +158,7 @@ class UnitJudge:
         except WorkerDied as death:
             raise self._death(death) from None
         finally:
-            with self._phase("close"), self.lease.shared():
+            with self._shared(), self._phase("close"):
                 worker.close()
                 bindings.close()
             self.log = worker.log
@@ -185,43 +200,48 @@ class UnitJudge:
         return self.unit.dsl if self.unit.dsl != NO_DSL else default_for(str(self.setup.device))
 
     def _compile_and_correct(self, worker: Worker, bindings: Bindings, purpose: str = "") -> None:
-        with self.lease.shared():
-            self._all_cases(worker, bindings, purpose)
-            if self.lease.crowded:  # the worker that is forked ahead must not start while another judge times
-                self.setup.settle()
-
-    def _all_cases(self, worker: Worker, bindings: Bindings, purpose: str) -> None:
+        """All cases. The device is let go between two of them, so that a judge that waits to time waits for one."""
         setup, unit = self.setup, self.unit
-        seconds = self._load(worker)
-        sizes = set()
         found = cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device, setup.fp8, purpose)
+        sizes: set[tuple] = set()
         for i, (name, make) in enumerate(found):
-            with self._phase("reference"):
-                case = expected(unit.problem, unit.shape, name, make(), setup.fp8)
-                bindings.synchronize()
-            with self._phase("bind"):
-                mutates = unit.problem.metadata.mutates
-                limit = setup.budgets.execution + _ANSWER_SLACK
-                bindings.bind(case.inputs, case.declared, limit, mutates=mutates)
-                bindings.write(case.inputs)
-                bindings.clear()
-            started = time.monotonic()
-            limit = setup.budgets.execution + _ANSWER_SLACK
-            size = tuple(tuple(t.shape) for t in case.inputs.values())
-            if size not in sizes:  # another specialization may be compiled
-                limit += setup.budgets.compile
-                sizes.add(size)
-            with self._phase("first_call" if self.compile is None else "call"):
-                answer = worker.ask({"op": "call"}, limit)
-            took = seconds + time.monotonic() - started
-            if self.compile is None:
-                self._gate_compile(worker, answer, took)
-                self.stage = Stage.RUNTIME
-            elif i == 0:  # a fresh process that finds its kernels built
-                self.cold_start = took
-            with self._phase("compare"):
-                self._check(case, answer, bindings)
+            with self._shared():
+                before = self._load(worker) if i == 0 else None
+                self._case(worker, bindings, name, make, sizes, before)
+                if i == 0 and self.lease.crowded:
+                    setup.settle()  # the worker that is forked ahead must not start while another judge times
         self.compile.artifacts = self._artifacts(worker)[0]
+
+    def _case(
+        self, worker: Worker, bindings: Bindings, name: str, make: Any, sizes: set[tuple], loaded: float | None
+    ) -> None:
+        """One case. `loaded`: seconds of the import before the first one; `sizes`: operand shapes seen so far."""
+        setup, unit = self.setup, self.unit
+        with self._phase("reference"):
+            case = expected(unit.problem, unit.shape, name, make(), setup.fp8)
+            bindings.synchronize()
+        with self._phase("bind"):
+            mutates = unit.problem.metadata.mutates
+            limit = setup.budgets.execution + _ANSWER_SLACK
+            bindings.bind(case.inputs, case.declared, limit, mutates=mutates)
+            bindings.write(case.inputs)
+            bindings.clear()
+        started = time.monotonic()
+        limit = setup.budgets.execution + _ANSWER_SLACK
+        size = tuple(tuple(t.shape) for t in case.inputs.values())
+        if size not in sizes:  # another specialization may be compiled
+            limit += setup.budgets.compile
+            sizes.add(size)
+        with self._phase("first_call" if self.compile is None else "call"):
+            answer = worker.ask({"op": "call"}, limit)
+        took = (loaded or 0.0) + time.monotonic() - started
+        if self.compile is None:
+            self._gate_compile(worker, answer, took)
+            self.stage = Stage.RUNTIME
+        elif loaded is not None:  # a fresh process that finds its kernels built
+            self.cold_start = took
+        with self._phase("compare"):
+            self._check(case, answer, bindings)
 
     def _artifacts(self, worker: Worker) -> tuple[list[Artifact], list[str]]:
         found = worker.ask({"op": "artifacts"}, self.setup.budgets.execution + _ANSWER_SLACK)
@@ -260,13 +280,13 @@ class UnitJudge:
     def _time(self, worker: Worker, bindings: Bindings, attempt: int = 0) -> None:
         setup = self.setup
         self.samples = Samples()
-        with self._phase("settle"), self.lease.shared():
+        with self._shared(), self._phase("settle"):
             setup.settle()
             timing = self._timing(worker, bindings, attempt)
         watch = Watch(setup.sentinel)
         asked = time.monotonic()
         with self.lease.exclusive():
-            self.phases["wait"] = round(self.phases.get("wait", 0.0) + time.monotonic() - asked, 4)
+            self._waited(asked)
             self._timed(timing, watch)
 
     def _timed(self, timing: Timing, watch: Watch) -> None:
@@ -321,11 +341,16 @@ class UnitJudge:
             return
         setup, unit = self.setup, self.unit
         waits = self.samples.waits if setup.device.type == "cuda" else None
-        with self._phase("readiness"), self.lease.shared():
-            probed = Readiness(
-                worker, bindings, unit.problem, unit.shape, setup.seeds, setup.budgets, setup.device, setup.fp8
-            )
-            self.readiness = probed.run(waits)
+        probed = Readiness(
+            worker, bindings, unit.problem, unit.shape, setup.seeds, setup.budgets, setup.device, setup.fp8,
+            turn=self._turn_of_readiness,
+        )  # fmt: skip
+        self.readiness = probed.run(waits)
+
+    @contextmanager
+    def _turn_of_readiness(self):
+        with self._shared(), self._phase("readiness"):
+            yield
 
     def _confirm(self) -> None:
         """Everything once more in a fresh worker with new seeds; the score is then the second measurement's."""
@@ -350,7 +375,7 @@ class UnitJudge:
                 self.chip = self.setup.chip = load_or_calibrate_cpu(max_age=0)
             self.setup.refresh()
         with self._worker() as (worker, bindings):
-            with self.lease.shared():
+            with self._shared():
                 self._load(worker)
                 self.setup.settle()
             second = self._doubt(worker, bindings, attempt)
