@@ -78,6 +78,12 @@ def test_what_a_candidate_does_decides_its_category(judge, source, expected):
     assert outcome(judge(source)) == expected
 
 
+def test_one_output_may_come_in_a_dict_that_names_it(judge):
+    assert judge(forward('return {"out": super().forward(x, weight)}')).verdict.status == "passed"
+    refused = judge(forward('return {"y": super().forward(x, weight)}'))
+    assert outcome(refused) == ("failed", "runtime", "interface") and "expected ['out']" in refused.verdict.reason
+
+
 def test_an_exception_after_the_first_forward_is_a_runtime_exception(judge):
     record = judge(forward("if self.calls > 1: raise ValueError('later')\nreturn super().forward(x, weight)"))
     assert outcome(record) == ("failed", "runtime", "exception")

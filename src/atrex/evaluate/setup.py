@@ -63,7 +63,9 @@ class Setup:
             self._next.wait_ready()
 
     def _fork(self) -> Worker:
-        return self.zygote.spawn({"device": str(self.device), "threads": self.zygote.threads} | self.protocol_spec)
+        # Threads of the host that wait for work beside a device only make its times from outside uneven.
+        threads = self.zygote.threads if self.device.type == "cpu" else 1
+        return self.zygote.spawn({"device": str(self.device), "threads": threads} | self.protocol_spec)
 
     def prefork(self) -> None:
         """Let the next worker start its device while the present one compiles; it is idle before anything is timed."""
