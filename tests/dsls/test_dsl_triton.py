@@ -146,3 +146,32 @@ def test_an_interpreted_kernel_is_a_launch_without_an_artifact(tmp_path):
     file.write_text(INTERPRETED_CANDIDATE)
     seen = run(INTERPRETED, file, TRITON_INTERPRET="1")
     assert seen == {"missing": ["plain_kernel"], "artifacts": []}
+
+
+ASIDE = """
+import contextlib, json, os, stub_gpu, sys
+import triton
+watch, module = stub_gpu.session(sys.argv[1])
+steps = []
+
+@contextlib.contextmanager
+def aside():
+    launched = len(watch.artifacts())
+    steps.append("aside")
+    yield
+    steps.append("back" if len(watch.artifacts()) == launched else "launched meanwhile")
+
+watch.aside = aside
+module.forward()
+cold = len(steps)
+module.forward()
+watch.close()
+print(json.dumps({"steps": steps, "cold": cold, "own": triton.compiler.compile.__module__}))
+"""
+
+
+def test_the_device_is_left_to_others_while_a_kernel_is_compiled_and_only_then(candidate):
+    seen = run(ASIDE, candidate)
+    assert seen["steps"] == ["aside", "back"] * 5  # warm_only, tuned, plain twice, the imported one
+    assert seen["cold"] == 10
+    assert seen["own"] == "triton.compiler.compiler"

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from atrex.evaluate.candidates import Candidate
-from atrex.evaluate.lease import Alone, Lease
+from atrex.evaluate.lease import Lease
 from atrex.evaluate.unit import Unit, UnitJudge
 from tests.evaluate.conftest import HONEST
+from tests.evaluate.turns import Turns
 
 pytestmark = pytest.mark.alone
 
@@ -84,31 +85,6 @@ def test_the_lease_of_a_dead_judge_is_free(judge):
     os.kill(process.pid, signal.SIGKILL)
     _, next_one, _ = judge("exclusive")
     assert next_one.wait(5)
-
-
-class Turns(Alone):
-    """A lease that writes down what it is asked for, and refuses to be nested."""
-
-    crowded = True
-
-    def __init__(self):
-        self.taken, self._held = [], False
-
-    @contextlib.contextmanager
-    def _turn(self, kind):
-        assert not self._held, f"{kind} within {self.taken[-1]}"
-        self._held = True
-        self.taken.append(kind)
-        try:
-            yield
-        finally:
-            self._held = False
-
-    def shared(self):
-        return self._turn("shared")
-
-    def exclusive(self):
-        return self._turn("exclusive")
 
 
 def test_a_judge_lets_go_of_the_device_between_cases_and_between_probes(setup, suite, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from atrex.evaluate.candidates import Candidate
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.unit import Unit, UnitJudge
 from atrex.problems.load import load_suite
+from tests.evaluate.turns import Turns
 
 pytestmark = [
     pytest.mark.gpu,
@@ -119,3 +121,20 @@ def test_an_illegal_access_is_that_units_verdict_and_the_next_unit_runs(judge):
 def test_what_cheats_or_breaks_is_named(judge, body, category):
     record = judge(forward(body))
     assert (record.verdict.status, record.verdict.category) == ("failed", category), record.verdict
+
+
+def test_the_device_is_left_to_other_judges_while_a_kernel_is_compiled(setup, tmp_path):
+    """`Turns` writes down what is taken: the first case of a kernel that is not built yet takes the device twice."""
+    source = (EXAMPLES / "triton" / "rms_norm.py").read_text()
+    path = tmp_path / "rms_norm.py"
+    path.write_text(source)
+    problem = load_suite().problem("rms_norm")
+    fresh = Candidate(path, str(path), str(path), "rms_norm", source + f"\n# {tmp_path}\n")
+    taken = []
+    for _ in range(2):
+        turns = Turns()
+        record = UnitJudge(replace(setup, lease=turns), Unit(fresh, problem, problem.shape("36"), "triton")).run()
+        assert record.verdict.status == "passed", record.verdict
+        assert turns.taken.count("exclusive") == 1
+        taken.append(turns.taken.index("exclusive"))
+    assert taken[0] > taken[1] >= len(record.correctness.cases)

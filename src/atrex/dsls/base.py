@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ class Session:
     def __init__(self, scratch: Path, source: Path):
         self.scratch = Path(scratch).resolve()
         self.source = Path(source).resolve()
+        self.aside: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        """Entered around what compiles and uses no device: a judge then lets others have it."""
 
     def env(self) -> dict[str, str]:
         """Private caches below `scratch`, so that no candidate finds or leaves compiled code outside its own unit."""

@@ -61,6 +61,7 @@ class TritonSession(Session):
 
         CompiledKernel.__init__ = init
         self._undo.append(lambda: setattr(CompiledKernel, "__init__", original))
+        self._install_aside()
 
         chain = getattr(knobs.runtime, "kernel_load_end_hook", None)
         if hasattr(chain, "add"):
@@ -70,6 +71,20 @@ class TritonSession(Session):
         else:
             self._install_load_without_hook(CompiledKernel)
         self._install_interpreter()
+
+    def _install_aside(self) -> None:
+        """Every JIT function takes its compiler from `triton.compiler` when it is first launched."""
+        from triton import compiler
+
+        original = compiler.compile
+
+        @functools.wraps(original)
+        def compile(*args, **kwargs):
+            with self.aside():
+                return original(*args, **kwargs)
+
+        compiler.compile = compile
+        self._undo.append(lambda: setattr(compiler, "compile", original))
 
     def _install_load_without_hook(self, kernel_class: Any) -> None:
         original = kernel_class._init_handles

@@ -58,9 +58,14 @@ class Setup:
         return worker
 
     def settle(self) -> None:
-        """Wait until a worker that was forked ahead has nothing left to do."""
-        if self._next is not None:
+        """Wait until a worker that was forked ahead has nothing left to do. One that fails to start is let go."""
+        if self._next is None:
+            return
+        try:
             self._next.wait_ready()
+        except (WorkerDied, WorkerTimeout):
+            failed, self._next = self._next, None
+            failed.close()
 
     def _fork(self) -> Worker:
         # Threads of the host that wait for work beside a device only make its times from outside uneven.

@@ -249,11 +249,36 @@ class Worker:
 
     def ask(self, message: dict[str, Any], timeout: float, fds: list[int] | None = None) -> dict[str, Any]:
         """Send and wait for the answer. Raises WorkerTimeout (the worker is killed) or WorkerDied."""
+        self._send(message, fds)
+        return self._receive(timeout)
+
+    def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         try:
             self._channel.send(message, fds)
         except ChannelClosed as error:
             raise self._death(str(error)) from None
-        return self._receive(timeout)
+
+    def ask_aside(self, message: dict[str, Any], timeout: float, aside: Callable[[bool], None]) -> dict[str, Any]:
+        """As `ask`, for an order during which the worker may step aside from the device while it compiles.
+
+        `aside(True)` is called when it does, `aside(False)` before it is told to go on; the time that this takes does
+        not count, up to as much again as `timeout`.
+        """
+        self._send(message | {"aside": True})
+        deadline, grace = time.monotonic() + timeout, timeout
+        while True:
+            if time.monotonic() > deadline:  # a worker that always has something to say
+                self.kill()
+                raise WorkerTimeout
+            answer = self._receive(max(deadline - time.monotonic(), 0.001))
+            if set(answer) != {"aside"}:
+                return answer
+            asked = time.monotonic()
+            aside(answer["aside"] is True)
+            waited = min(time.monotonic() - asked, grace)
+            deadline, grace = deadline + waited, grace - waited
+            if answer["aside"] is not True:
+                self._send({"go": True})
 
     def _ask_spinning(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         try:

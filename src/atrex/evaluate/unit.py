@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,29 +80,49 @@ class UnitJudge:
         self.log = ""
         self.chip = setup.chip
         self.phases: dict[str, float] = {}
+        self._turn = ExitStack()
+        self._waits = 0.0  # seconds for which others had the device
 
     @contextmanager
     def _phase(self, name: str):
-        started = time.monotonic()
+        started, waited = time.monotonic(), self._waits
         try:
             yield
         finally:
-            self.phases[name] = round(self.phases.get(name, 0.0) + time.monotonic() - started, 4)
+            took = time.monotonic() - started - (self._waits - waited)
+            self.phases[name] = round(self.phases.get(name, 0.0) + took, 4)
 
     @contextmanager
     def _shared(self):
         """The device together with other judges; what it takes to get it is a phase of its own."""
+        self._begin_turn()
+        try:
+            yield
+        finally:
+            self._end_turn()
+
+    def _begin_turn(self) -> None:
         asked = time.monotonic()
-        with self.lease.shared():
-            self._waited(asked)
-            try:
-                yield
-            finally:
-                if self.lease.crowded:  # nothing of this judge may still run while another times
-                    self.setup.protocol.synchronize()
+        self._turn.enter_context(self.lease.shared())
+        self._waited(asked)
+
+    def _end_turn(self) -> None:
+        if self.lease.crowded:  # nothing of this judge may still run, or start, while another times
+            self.setup.settle()
+            self.setup.protocol.synchronize()
+        self._turn.close()
+
+    def _aside(self, aside: bool) -> None:
+        """The worker compiles: the device is for others meanwhile."""
+        if aside:
+            self._end_turn()
+        else:
+            self._turn.close()  # a worker that says so twice
+            self._begin_turn()
 
     def _waited(self, asked: float) -> None:
-        self.phases["wait"] = round(self.phases.get("wait", 0.0) + time.monotonic() - asked, 4)
+        self._waits += time.monotonic() - asked
+        self.phases["wait"] = round(self._waits, 4)
 
     def run(self) -> UnitRecord:
         started = time.monotonic()
@@ -184,7 +204,8 @@ class UnitJudge:
             "op": "load", "source": str(source), "cache": str(cache), "dsl": self._instruments(),
             "init_kwargs": dict(self.unit.shape.init_kwargs),
         }  # fmt: skip
-        with self._phase("load"):
+        # What is built here is built by the host: on a device the import takes nothing from a judge that times.
+        with nullcontext() if setup.device.type == "cuda" else self._shared(), self._phase("load"):
             answer = worker.ask(order, setup.budgets.compile + _ANSWER_SLACK)
         if "not_a_module" in answer:
             raise UnitFailure(Stage.COMPILE, "not_a_module", str(answer["not_a_module"]))
@@ -192,7 +213,6 @@ class UnitJudge:
             raise UnitFailure(Stage.COMPILE, "exception", raised(answer))
         loaded = read(Loaded, answer, "import")
         self.setup.collector_fault = loaded.collector_fault
-        self.setup.prefork()
         return loaded.import_seconds
 
     def _instruments(self) -> str:
@@ -204,12 +224,12 @@ class UnitJudge:
         setup, unit = self.setup, self.unit
         found = cases(unit.problem, unit.shape, setup.seeds, setup.seed_count, setup.device, setup.fp8, purpose)
         sizes: set[tuple] = set()
-        for i, (name, make) in enumerate(found):
+        loaded: float | None = self._load(worker)
+        for name, make in found:
             with self._shared():
-                before = self._load(worker) if i == 0 else None
-                self._case(worker, bindings, name, make, sizes, before)
-                if i == 0 and self.lease.crowded:
-                    setup.settle()  # the worker that is forked ahead must not start while another judge times
+                setup.prefork()
+                self._case(worker, bindings, name, make, sizes, loaded)
+            loaded = None
         self.compile.artifacts = self._artifacts(worker)[0]
 
     def _case(
@@ -226,15 +246,15 @@ class UnitJudge:
             bindings.bind(case.inputs, case.declared, limit, mutates=mutates)
             bindings.write(case.inputs)
             bindings.clear()
-        started = time.monotonic()
+        started, waited = time.monotonic(), self._waits
         limit = setup.budgets.execution + _ANSWER_SLACK
         size = tuple(tuple(t.shape) for t in case.inputs.values())
         if size not in sizes:  # another specialization may be compiled
             limit += setup.budgets.compile
             sizes.add(size)
         with self._phase("first_call" if self.compile is None else "call"):
-            answer = worker.ask({"op": "call"}, limit)
-        took = (loaded or 0.0) + time.monotonic() - started
+            answer = self._call(worker, limit)
+        took = (loaded or 0.0) + time.monotonic() - started - (self._waits - waited)
         if self.compile is None:
             self._gate_compile(worker, answer, took)
             self.stage = Stage.RUNTIME
@@ -242,6 +262,12 @@ class UnitJudge:
             self.cold_start = took
         with self._phase("compare"):
             self._check(case, answer, bindings)
+
+    def _call(self, worker: Worker, limit: float) -> dict[str, Any]:
+        order = {"op": "call"}
+        if self.lease.crowded and self.setup.device.type == "cuda":
+            return worker.ask_aside(order, limit, self._aside)
+        return worker.ask(order, limit)
 
     def _artifacts(self, worker: Worker) -> tuple[list[Artifact], list[str]]:
         found = worker.ask({"op": "artifacts"}, self.setup.budgets.execution + _ANSWER_SLACK)
@@ -375,9 +401,7 @@ class UnitJudge:
                 self.chip = self.setup.chip = load_or_calibrate_cpu(max_age=0)
             self.setup.refresh()
         with self._worker() as (worker, bindings):
-            with self._shared():
-                self._load(worker)
-                self.setup.settle()
+            self._load(worker)
             second = self._doubt(worker, bindings, attempt)
         if second:
             raise second.outcome(first)

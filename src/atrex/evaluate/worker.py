@@ -11,8 +11,10 @@ import importlib.util
 import inspect
 import os
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from atrex.evaluate.shared_memory import Attached
 from atrex.evaluate.timing import protocol_for
 
 _STAY_AWAKE = 0.2  # seconds
+_ASIDE_AFTER = 0.03  # seconds of compilation after which the device is left to others
 _POISON_AT_MOST = 2 << 30  # bytes of free allocator memory that are overwritten before a call
 _HOLD_AT_MOST = 1 << 30  # bytes that are held so that outputs change their place
 
@@ -56,6 +59,7 @@ class Bench:
         self._held: list[torch.Tensor] = []
         self.graph: Any = None
         self.pair: list[Any] = []
+        self._may_step_aside = False
 
     # -- compile ---------------------------------------------------------------------------------------------------
 
@@ -83,6 +87,7 @@ class Bench:
         import atrex.dsls
 
         self.session = atrex.dsls.get(message["dsl"]).instrument(Path(message["cache"]), source)
+        self.session.aside = self._step_aside
         started = time.monotonic()
         module = _import(source)
         model_class = getattr(module, "Model", None)
@@ -122,6 +127,42 @@ class Bench:
     def forward(self) -> Any:
         return self.model(*self.operands.values())
 
+    @contextlib.contextmanager
+    def _step_aside(self) -> Iterator[None]:
+        """Say that the device is not needed, and wait until it is there again. Only where the judge has allowed it.
+
+        What is over in `_ASIDE_AFTER`, a kernel found in the cache, is not worth the two ways.
+        """
+        free = threading.current_thread() is threading.main_thread() and self._may_step_aside
+        if not free or torch.cuda.is_current_stream_capturing():
+            yield
+            return
+        self._may_step_aside = False
+        self.protocol.synchronize()
+        over, said = threading.Event(), threading.Lock()
+        aside = False
+
+        def say() -> None:
+            nonlocal aside
+            with said:
+                if not over.is_set():
+                    aside = True
+                    self.channel.send({"aside": True})
+
+        timer = threading.Timer(_ASIDE_AFTER, say)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            with said:
+                over.set()
+            timer.cancel()
+            if aside:
+                self.channel.send({"aside": False})
+                self.channel.receive()
+            self._may_step_aside = True
+
     def drop(self) -> None:
         """Let the last outputs go, poisoned."""
         self._retire()
@@ -160,10 +201,17 @@ class Bench:
         return sorted({name for operands in self.places for name in overlapped(tensor, operands)})
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One forward on the operands of the first place; its outputs go to the mailbox where they fit it."""
+        """One forward on the operands of the first place; its outputs go to the mailbox where they fit it.
+
+        With `aside` the device is left to other judges while a kernel is compiled.
+        """
         self._retire()
         self.operands = self.places[0]
-        value = self.forward()
+        self._may_step_aside = message.get("aside", False)
+        try:
+            value = self.forward()
+        finally:
+            self._may_step_aside = False
         self.protocol.synchronize()
         self.outputs, described = self._describe(value)
         return described | self.show(message)

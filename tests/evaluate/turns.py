@@ -1,0 +1,30 @@
+"""A lease that can be looked at."""
+
+import contextlib
+
+from atrex.evaluate.lease import Alone
+
+
+class Turns(Alone):
+    """A lease that writes down what it is asked for, and refuses to be nested."""
+
+    crowded = True
+
+    def __init__(self):
+        self.taken, self._held = [], False
+
+    @contextlib.contextmanager
+    def _turn(self, kind):
+        assert not self._held, f"{kind} within {self.taken[-1]}"
+        self._held = True
+        self.taken.append(kind)
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def shared(self):
+        return self._turn("shared")
+
+    def exclusive(self):
+        return self._turn("exclusive")
