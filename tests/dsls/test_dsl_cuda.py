@@ -69,3 +69,37 @@ def test_kernels_in_the_candidate_s_library_are_the_target(seen):
 def test_libraries_with_device_code_are_the_artifacts(seen):
     assert seen["before"] == [] and seen["missing"] == []
     assert [(a["name"], a["kind"]) for a in seen["artifacts"]] == [("k.so", "so")]
+
+
+ASIDE = """
+import contextlib, json, sys
+from pathlib import Path
+from atrex import dsls
+scratch = Path(sys.argv[1])
+session = dsls.get("cuda").instrument(scratch, scratch / "candidate.py")
+from torch.utils import cpp_extension
+steps, library = [], scratch / "kept" / "answer.so"
+
+@contextlib.contextmanager
+def aside():
+    steps.append("built" if library.exists() else "aside")
+    yield
+    steps.append("back" if library.exists() else "nothing built")
+
+session.aside = aside
+folder = scratch / "kept"
+folder.mkdir()
+cpp_extension.load("answer", [str(scratch / "host.cpp")], build_directory=str(folder), is_python_module=False)
+session.close()
+print(json.dumps({"steps": steps, "own": cpp_extension._write_ninja_file_and_build_library.__module__}))
+"""
+
+
+def test_the_device_is_left_to_others_while_a_library_is_built(tmp_path):
+    (tmp_path / "host.cpp").write_text('extern "C" int answer() { return 42; }')
+    command = [sys.executable, "-c", ASIDE, str(tmp_path)]
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen == {"steps": ["aside", "back"], "own": "torch.utils.cpp_extension"}

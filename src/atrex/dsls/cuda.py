@@ -8,18 +8,21 @@ same name.
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import os
 import re
 import shutil
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atrex.dsls.attribution import Owner, classify
 from atrex.dsls.base import DSL, register
 from atrex.dsls.elf import cubins, functions
 from atrex.dsls.libraries import LibrarySession
+from atrex.dsls.offline.replace import replace
 from atrex.dsls.triton import TritonSession
 
 if TYPE_CHECKING:
@@ -36,15 +39,35 @@ class CudaSession(LibrarySession):
         super().__init__(scratch, source)
         self._kernels: dict[str, frozenset[str]] = {}  # library path -> kernels
         self._triton = TritonSession(scratch, source)
+        self._undo = contextlib.ExitStack()
 
     def install(self) -> None:
+        self._triton.aside = lambda: self.aside()
         try:
             self._triton.install()
         except ImportError:
             self._triton.close()
+        self._install_aside()
+
+    def _install_aside(self) -> None:
+        """nvcc runs in a process of its own, and the extension loader waits for it (torch 2.11 and 2.13)."""
+        from torch.utils import cpp_extension
+
+        name = "_write_ninja_file_and_build_library"
+        build = getattr(cpp_extension, name, None)
+        if build is None:
+            return
+
+        @functools.wraps(build)
+        def build_aside(*args: Any, **kwargs: Any) -> Any:
+            with self.aside():
+                return build(*args, **kwargs)
+
+        replace(self._undo, cpp_extension, name, build_aside)
 
     def close(self) -> None:
         self._triton.close()
+        self._undo.close()
 
     def _device_code(self, path: str) -> frozenset[str]:
         if path not in self._kernels:
