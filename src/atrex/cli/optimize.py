@@ -26,7 +26,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
 @app.command()
 def init(
     folder: Annotated[Path, typer.Option("--dir", help="The campaign's folder, new or empty.")],
-    dsl: Annotated[str, typer.Option(help="The DSL to write in.")],
+    dsl: Annotated[str, typer.Option(help="The DSL to write in; by hand also several, such as triton,cuda.")],
     problem: Annotated[str | None, typer.Option(help="Operator; of a bare kernel its name.")] = None,
     kernel: Annotated[Path | None, typer.Option(help="A bare kernel, no suite's: it is handed in first.")] = None,
     reference: Annotated[Path | None, typer.Option(help="For --kernel: Model and its inputs, in PyTorch.")] = None,

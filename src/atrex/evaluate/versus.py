@@ -30,7 +30,8 @@ class Match:
     b: str
     problem: str | None = None
     shapes: str | None = None
-    dsl: str | None = None
+    dsl: str | tuple[str, str] | None = None
+    """Of both, or of A and of B; None: as their imports say."""
     device: str = "cpu"
     rounds: int = 6
     confidence: float = 0.95
@@ -143,11 +144,12 @@ def _units(match: Match, device_type: str) -> list[tuple[Unit, Unit]]:
     suite = load_suite(match.suite)
     limit = CPU_LIMIT if device_type == "cpu" else None
     sides = []
-    for path in (match.a, match.b):
+    each = match.dsl if isinstance(match.dsl, tuple) else (match.dsl, match.dsl)
+    for path, dsl in zip((match.a, match.b), each, strict=True):
         found = resolve([path], list(suite.problems), match.problem)
         if len(found) != 1:
             raise UserError(f"{path}: expected one candidate file, it holds {len(found)}")
-        plan = make_plan(suite, found, match.shapes, match.dsl, device_type, held_out=False, limit=limit)
+        plan = make_plan(suite, found, match.shapes, dsl, device_type, held_out=False, limit=limit)
         sides.append(plan.units)
     operators = [units[0].problem.operator for units in sides]
     if operators[0] != operators[1]:

@@ -116,7 +116,7 @@ class Director:
         if self._until is not None:
             left = max(0.0, min(left, self._until - time.monotonic()))
         task = Task(
-            operator=settings.operator, dsl=settings.dsl, prompt=words, deadline=time.monotonic() + left,
+            operator=settings.operator, dsl=settings.dsls[0], prompt=words, deadline=time.monotonic() + left,
             output=output, device="cuda" if settings.device.startswith("cuda") else "cpu",
             seed=1000 * settings.seed + at.number, secrets=self._agent.secrets(),
         )  # fmt: skip

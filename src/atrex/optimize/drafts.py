@@ -71,8 +71,8 @@ def _front(gain: _Gain) -> dict[str, Any]:
     }
     if arch:
         front |= {"vendor": known.vendor_of(arch[0]), "arch": arch}
-    if settings.dsl in known.dsls:
-        front["dsl"] = [settings.dsl]
+    if _dsl(gain) in known.dsls:
+        front["dsl"] = [_dsl(gain)]
     if settings.operator in known.operators:
         front["operators"] = [settings.operator]
     front["words"] = [plan.category]
@@ -93,9 +93,14 @@ def _front(gain: _Gain) -> dict[str, Any]:
 
 def _id(gain: _Gain) -> str:
     settings, record = gain.campaign.settings, gain.record
-    end = f"{record.plan.category}-{settings.dsl}-{campaign_id(gain.campaign)[:6]}-{record.number}".replace("_", "-")
+    end = f"{record.plan.category}-{_dsl(gain)}-{campaign_id(gain.campaign)[:6]}-{record.number}".replace("_", "-")
     start = re.sub(r"[^a-z0-9]+", "-", settings.operator.lower()).strip("-")
     return f"{start[: _ID - len(end) - 1].strip('-')}-{end}"
+
+
+def _dsl(gain: _Gain) -> str:
+    kernel = gain.campaign.candidate(gain.record.number)
+    return gain.campaign.settings.dsl_of(kernel.read_text(encoding="utf-8"))
 
 
 def _relations(cards: list[str]) -> dict[str, list[str]]:
@@ -118,7 +123,7 @@ def _where(campaign: Campaign) -> str:
 
 def _sources(gain: _Gain) -> list[tuple[str, str]]:
     settings, number = gain.campaign.settings, gain.record.number
-    about = f"a campaign on {settings.operator} in {settings.dsl} on {settings.chip}"
+    about = f"a campaign on {settings.operator} in {_dsl(gain)} on {settings.chip}"
     first = gain.campaign.first_of(number)
     found = [
         (f"Record {number} of {about}", f"memory/{number:04d}.json"),

@@ -74,7 +74,7 @@ class LocalLab:
         s = self._settings
         self._judged += 1
         out = self._runs / f"judge-{self._judged}" if self._runs else None
-        records = evaluate(source, s.operator, s.shapes, s.device, dsl=s.dsl, suite=s.suite_path, out=out)
+        records = evaluate(source, s.operator, s.shapes, s.device, dsl=_dsl(s, source), suite=s.suite_path, out=out)
         return [record for record in records if not record.held_out or record.verdict.status != "passed"]
 
     @contextmanager
@@ -104,9 +104,8 @@ class LocalLab:
         from atrex.evaluate.versus import Bout, Match, Stopped
 
         s = self._settings
-        match = Match(
-            str(incumbent), str(candidate), s.operator, ",".join(s.shapes), s.dsl, s.device, suite=s.suite_path
-        )
+        of = (_dsl(s, incumbent), _dsl(s, candidate))
+        match = Match(str(incumbent), str(candidate), s.operator, ",".join(s.shapes), of, s.device, suite=s.suite_path)
         with Bout(match) as bout:
 
             def measure(shapes=None):
@@ -125,7 +124,11 @@ class LocalLab:
         if not s.device.startswith("cuda"):
             from atrex.optimize.look_cpu import look_cpu
 
-            return look_cpu(source, problem, problem.shape(shape), s.dsl, PATIENCE)
+            return look_cpu(source, problem, problem.shape(shape), _dsl(s, source), PATIENCE)
         from atrex.optimize.look_cuda import look_cuda
 
-        return look_cuda(source, problem, problem.shape(shape), s.dsl, s.device, PATIENCE)
+        return look_cuda(source, problem, problem.shape(shape), _dsl(s, source), s.device, PATIENCE)
+
+
+def _dsl(settings: Settings, kernel: Path) -> str:
+    return settings.dsl_of(kernel.read_text(encoding="utf-8"))

@@ -22,6 +22,7 @@ class _Form(BaseModel):
 class Settings(_Form):
     """What a campaign optimizes, and within which bounds. `iterations`, `usd` and `until_s` are external stops.
 
+    `dsl` is one, or several between which a kernel may choose by its imports ("triton,cuda").
     `width` is how many attempts an iteration makes at most, all of them from the same incumbent.
     `error` is the chance of any promotion without a gain over the whole campaign. `informed` says that the agent was
     shown more than it may see in a comparable campaign. `elsewhere`: the device is on another machine, and measurements
@@ -52,6 +53,18 @@ class Settings(_Form):
     informed: bool = False
     elsewhere: bool = False
     created: str
+
+    @property
+    def dsls(self) -> list[str]:
+        """The DSLs that a kernel may be written in, the usual one first."""
+        return self.dsl.split(",")
+
+    def dsl_of(self, source: str) -> str:
+        """The DSL as which a kernel with this source text is judged: of several the one that its imports name."""
+        from atrex.dsls import infer
+
+        named = infer(source) if len(self.dsls) > 1 else None
+        return named if named in self.dsls else self.dsls[0]
 
     @property
     def suite_path(self) -> Path | None:

@@ -52,8 +52,8 @@ def knowledge(campaign: Campaign, seen: Evidence) -> Knowledge:
     from atrex.wiki.search import Filters, search
 
     settings = campaign.settings
-    query = f"{seen.bottleneck} {settings.operator.replace('_', ' ')} {settings.dsl}"
-    dsl = settings.dsl if settings.dsl != "cpp" else None
+    query = " ".join([seen.bottleneck, settings.operator.replace("_", " "), *settings.dsls])
+    dsl = settings.dsl if settings.dsl != "cpp" and len(settings.dsls) == 1 else None
     hits = search(query, Filters(dsl=dsl), k=CARDS).hits
     return Knowledge(query=query, cards=[hit.id for hit in hits])
 

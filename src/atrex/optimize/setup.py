@@ -55,8 +55,14 @@ def begin(path: Path, wish: Wish) -> Campaign:
     problem = suite.problem(wish.operator)
     elsewhere = wish.chip is not None
     device = _device(wish.device) if elsewhere else resolve_device(wish.device)
-    if device.type not in dsls.get(wish.dsl).devices:
-        raise UserError(f"--dsl {wish.dsl}: does not run on {device.type}")
+    named = wish.dsl.split(",")
+    for name in named:
+        if device.type not in dsls.get(name).devices:
+            raise UserError(f"--dsl {name}: does not run on {device.type}")
+    if len(set(named)) < len(named):
+        raise UserError(f"--dsl {wish.dsl}: a DSL is named twice")
+    if len(named) > 1 and wish.agent:
+        raise UserError(f"--dsl {wish.dsl}: an agent is asked for one DSL; several are for a campaign by hand")
     chip = load_chip(wish.chip) if elsewhere else _chip(str(device))
     if elsewhere and (chip.id == CPU) != (device.type == CPU):
         raise UserError(f"--chip {chip.id}: is no {device.type} device; --device says of which kind the other one is")
@@ -108,7 +114,7 @@ def _shapes(suite: Suite, problem: Problem, wish: Wish, device_type: str) -> lis
 
     stand_in = Candidate(Path(f"{problem.operator}.py"), "wish", "wish", problem.operator, "class Model: pass\n")
     limit = CPU_LIMIT if device_type == CPU else None
-    plan = make_plan(suite, [stand_in], wish.shapes, wish.dsl, device_type, held_out=False, limit=limit)
+    plan = make_plan(suite, [stand_in], wish.shapes, wish.dsl.split(",")[0], device_type, held_out=False, limit=limit)
     found = [unit.shape.id for unit in plan.units]
     if not found:
         raise UserError(f"{problem.operator}: no shape of it fits {wish.device}; name some with --shapes")

@@ -93,15 +93,15 @@ def task(campaign: Campaign, at: Position) -> str:
         files("atrex.optimize").joinpath("prompts", "task.md.j2").read_text(encoding="utf-8"),
         step=at.step,
         operator=s.operator,
-        dsl=s.dsl,
+        dsl=" or ".join(s.dsls),
         chip=s.chip,
         output=OUTPUT,
         plan=PLAN,
         siblings=SIBLINGS if at.step in ("plan", "candidate") and siblings(campaign, at) else None,
         categories=CATEGORIES,
         schema=json.dumps(Plan.model_json_schema()),
-        constraints=get(s.dsl).constraints,
-        primer=primer(s.dsl),
+        constraints="\n\n".join(get(name).constraints for name in s.dsls),
+        primer="\n\n".join(primer(name) for name in s.dsls),
     )
 
 
