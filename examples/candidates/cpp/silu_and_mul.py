@@ -97,12 +97,17 @@ extern "C" void silu_and_mul(const uint16_t* x, uint16_t* out, int64_t rows, int
 
 def build() -> ctypes.CDLL:
     name = "silu_and_mul_" + hashlib.sha256(SOURCE.encode()).hexdigest()[:12]
-    with tempfile.TemporaryDirectory() as folder:
-        source = os.path.join(folder, f"{name}.cpp")
+    # What is built in here is kept: every shape is judged in a process of its own.
+    folder = os.path.join(os.environ.get("TORCH_EXTENSIONS_DIR") or tempfile.mkdtemp(), name)
+    os.makedirs(folder, exist_ok=True)
+    source = os.path.join(folder, f"{name}.cpp")
+    if not os.path.exists(source):
         with open(source, "w") as file:
             file.write(SOURCE)
-        flags = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
-        path = load(name, [source], extra_cflags=flags, extra_ldflags=["-fopenmp"], is_python_module=False)
+    flags = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
+    path = load(
+        name, [source], extra_cflags=flags, extra_ldflags=["-fopenmp"], build_directory=folder, is_python_module=False
+    )
     library = ctypes.CDLL(path)
     pointer, size = ctypes.c_void_p, ctypes.c_int64
     library.silu_and_mul.argtypes = [pointer, pointer, size, size, size, ctypes.c_int]

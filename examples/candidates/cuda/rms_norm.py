@@ -96,11 +96,16 @@ extern "C" int rms_norm(const void* x, const void* weight, void* out, int rows, 
 
 def build() -> ctypes.CDLL:
     name = "rms_norm_" + hashlib.sha256(SOURCE.encode()).hexdigest()[:12]
-    with tempfile.TemporaryDirectory() as folder:
-        source = os.path.join(folder, f"{name}.cu")
+    # What is built in here is kept: every shape is judged in a process of its own.
+    folder = os.path.join(os.environ.get("TORCH_EXTENSIONS_DIR") or tempfile.mkdtemp(), name)
+    os.makedirs(folder, exist_ok=True)
+    source = os.path.join(folder, f"{name}.cu")
+    if not os.path.exists(source):
         with open(source, "w") as file:
             file.write(SOURCE)
-        path = load(name, [source], extra_cuda_cflags=["-O3"], is_python_module=False)
+    path = load(
+        name, [source], extra_cuda_cflags=["-O3"], build_directory=folder, is_python_module=False
+    )
     library = ctypes.CDLL(path)
     pointer, size = ctypes.c_void_p, ctypes.c_int
     library.rms_norm.argtypes = [
