@@ -121,11 +121,14 @@ def prepare(
         torch.set_grad_enabled(False)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-        chip, calibrated, spec = _chip(device)
-        protocol = protocol_for(device, spec)
+        lease = lease or Alone()
+        with lease.shared():  # a context that is made while another judge measures its floor makes that higher
+            chip, calibrated, spec = _chip(device)
+            protocol = protocol_for(device, spec)
+            protocol.synchronize()
         setup = Setup(
             device, chip, protocol, spec, Baseline(0.0, 0.0), seeds, seed_count, budgets, zygote,
-            timed_calls=timed_calls, calibrated=calibrated, lease=lease or Alone(),
+            timed_calls=timed_calls, calibrated=calibrated, lease=lease,
         )  # fmt: skip
         if "flush_library" in spec:  # it lies in the user's own cache, which workers do not see
             spec["flush_library"] = zygote.homes.share(spec["flush_library"])
