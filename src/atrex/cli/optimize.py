@@ -38,7 +38,7 @@ def init(
     model: Annotated[str | None, typer.Option(help="The model that the agent is to use.")] = None,
     error: Annotated[float, typer.Option(help="Chance of any false promotion in the whole campaign.")] = 0.05,
     dropout: Annotated[str, typer.Option(help="What a restart hides: none, uniform, age, failure, category.")] = (
-        "uniform"
+        "none"
     ),
     seed: Annotated[int, typer.Option(help="Of the dropout.")] = 0,
     restarts: Annotated[int, typer.Option(min=0, help="Partial restarts before it ends.")] = 2,

@@ -40,7 +40,7 @@ class Settings(_Form):
     agent: str | None
     model: str | None = None
     error: float = Field(0.05, gt=0, lt=1)
-    policy: str = "uniform"
+    policy: str = "none"
     seed: int = 0
     restarts: int = Field(2, ge=0)
     width: int = Field(1, ge=1, le=16)

@@ -33,7 +33,7 @@ class Wish:
     agent: str | None = None
     model: str | None = None
     error: float = 0.05
-    policy: str = "uniform"
+    policy: str = "none"
     seed: int = 0
     restarts: int = 2
     iterations: int | None = None
