@@ -256,7 +256,8 @@ def measure_floor(protocol: Protocol, empty_kernel: Callable[[], Any] | None, ca
 
     def median_of(call: Callable[[], Any]) -> float:
         call()
-        delay = 1.5 * max(protocol.idle_host_us(call) for _ in range(5)) + 10.0
+        # Long enough for two events to be queued as well, on a slow host too.
+        delay = 1.5 * max(protocol.idle_host_us(call) for _ in range(5)) + Baseline.DELAY_US
         times = []
         for _ in range(calls):
             protocol.evict(())
