@@ -24,7 +24,7 @@ def new_campaign(path: Path, **settings) -> tuple[Supervisor, Campaign]:
     """A campaign without a kernel, whose lab believes what a kernel says of itself."""
     fields = {
         "operator": "rms_norm", "shapes": list(BASE_US), "dsl": "cpp", "device": "cpu", "chip": "cpu", "suite": None,
-        "suite_hash": "x", "agent": "tuner", "created": "2026-11-30T08:00:00+00:00",
+        "suite_hash": "x", "agent": "tuner", "policy": "uniform", "created": "2026-11-30T08:00:00+00:00",
     }  # fmt: skip
     bound = ShapeRoofline(flops=2e6, bytes_moved=4e6, intensity=0.5, bound="memory", roofline_us=1.0)
     roofline = Roofline(
