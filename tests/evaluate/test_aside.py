@@ -13,6 +13,8 @@ from atrex.evaluate.channel import Channel, ChannelClosed
 from atrex.evaluate.spawn import Worker, WorkerTimeout
 from atrex.evaluate.worker import Bench
 
+pytestmark = pytest.mark.alone
+
 DEVICE = {"device": "cpu", "scratch": "/nowhere"}
 
 
