@@ -19,6 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from atrex.evaluate.stats import percentile
+
 
 def pace(run: Path) -> dict[str, Any]:
     """One run's figures. SystemExit for a directory that is no finished run."""
@@ -56,7 +58,7 @@ def pace(run: Path) -> dict[str, Any]:
         "timed_forwards_seconds": round(sum(forwards), 1),
         "overhead_seconds_per_timed_unit": {
             "median": round(statistics.median(beside), 3) if beside else None,
-            "p90": round(sorted(beside)[int(0.9 * (len(beside) - 1))], 3) if beside else None,
+            "p90": round(percentile(beside, 90), 3) if beside else None,
         },
         "by_operator": _by_operator(records),
     }

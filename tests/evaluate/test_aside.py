@@ -133,3 +133,14 @@ def test_the_device_is_kept_where_stepping_aside_would_do_harm(ends, monkeypatch
     assert answering(worker, bench, forward, aside=times.append) == {"shown": True}
     assert seen == ["compiled"]
     assert times == ([True, False] if why == "nested" else [])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_worker_has_as_many_host_threads_as_the_judge_says(monkeypatch, device):
+    seen = []
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    monkeypatch.setattr(torch, "set_grad_enabled", lambda on: None)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr("atrex.evaluate.worker.protocol_for", lambda *a: SimpleNamespace(warm_up=lambda: None))
+    Bench(DEVICE | {"device": device, "threads": 1}).start()
+    assert seen == [1]

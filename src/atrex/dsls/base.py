@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atrex.dsls.attribution import Owner, classify
 from atrex.errors import UserError
@@ -34,6 +35,16 @@ class Session:
         self.source = Path(source).resolve()
         self.aside: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         """Entered around what compiles and uses no device: a judge then lets others have it."""
+
+    def built_aside(self, build: Callable[..., Any]) -> Callable[..., Any]:
+        """`build`, called within `aside`."""
+
+        @functools.wraps(build)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.aside():
+                return build(*args, **kwargs)
+
+        return call
 
     def env(self) -> dict[str, str]:
         """Private caches below `scratch`, so that no candidate finds or leaves compiled code outside its own unit."""

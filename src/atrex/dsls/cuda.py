@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import os
 import re
 import shutil
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atrex.dsls.attribution import Owner, classify
 from atrex.dsls.base import DSL, register
@@ -54,16 +53,8 @@ class CudaSession(LibrarySession):
         from torch.utils import cpp_extension
 
         name = "_write_ninja_file_and_build_library"
-        build = getattr(cpp_extension, name, None)
-        if build is None:
-            return
-
-        @functools.wraps(build)
-        def build_aside(*args: Any, **kwargs: Any) -> Any:
-            with self.aside():
-                return build(*args, **kwargs)
-
-        replace(self._undo, cpp_extension, name, build_aside)
+        if build := getattr(cpp_extension, name, None):
+            replace(self._undo, cpp_extension, name, self.built_aside(build))
 
     def close(self) -> None:
         self._triton.close()

@@ -89,14 +89,7 @@ class CutedslSession(Session):
             self.of(function).launched = True
             return executor
 
-        build = BaseDSL.compile_and_cache
-
-        @functools.wraps(build)
-        def build_aside(*args: Any, **kwargs: Any) -> Any:
-            with self.aside():
-                return build(*args, **kwargs)
-
-        replace(self._undo, BaseDSL, "compile_and_cache", build_aside)
+        replace(self._undo, BaseDSL, "compile_and_cache", self.built_aside(BaseDSL.compile_and_cache))
         replace(self._undo, BaseDSL, "generate_kernel_operands_and_types", trace_and_note)
         replace(self._undo, JitCompiledFunction, "__init__", init_and_note)
         replace(self._undo, CudaDialectJitCompiledFunction, "to", load_and_note)

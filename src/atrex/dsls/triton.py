@@ -77,13 +77,7 @@ class TritonSession(Session):
         from triton import compiler
 
         original = compiler.compile
-
-        @functools.wraps(original)
-        def compile(*args, **kwargs):
-            with self.aside():
-                return original(*args, **kwargs)
-
-        compiler.compile = compile
+        compiler.compile = self.built_aside(original)
         self._undo.append(lambda: setattr(compiler, "compile", original))
 
     def _install_load_without_hook(self, kernel_class: Any) -> None:

@@ -240,14 +240,13 @@ class UnitJudge:
         with self._phase("reference"):
             case = expected(unit.problem, unit.shape, name, make(), setup.fp8)
             bindings.synchronize()
+        limit = setup.budgets.execution + _ANSWER_SLACK
         with self._phase("bind"):
             mutates = unit.problem.metadata.mutates
-            limit = setup.budgets.execution + _ANSWER_SLACK
             bindings.bind(case.inputs, case.declared, limit, mutates=mutates)
             bindings.write(case.inputs)
             bindings.clear()
         started, waited = time.monotonic(), self._waits
-        limit = setup.budgets.execution + _ANSWER_SLACK
         size = tuple(tuple(t.shape) for t in case.inputs.values())
         if size not in sizes:  # another specialization may be compiled
             limit += setup.budgets.compile

@@ -66,8 +66,8 @@ class Bench:
     def start(self) -> None:
         """Start the device and the activity collector: all that can be done before the unit is known."""
         torch.set_grad_enabled(False)
+        torch.set_num_threads(self.spec["threads"])
         if self.device.type != "cuda":
-            torch.set_num_threads(self.spec["threads"])
             return
         from atrex.profiling.collector import CollectorError, device_collector
 

@@ -36,6 +36,10 @@ class _Gain:
     after: Evidence | None
     incumbent: Record
 
+    @property
+    def dsl(self) -> str:
+        return self.campaign.settings.dsl_of(self.campaign.candidate(self.record.number))
+
 
 def draft_campaign(campaign: Campaign, folder: Path) -> list[Written]:
     """Write a draft for each accepted iteration whose interval lies above 1. Raises UserError."""
@@ -71,8 +75,8 @@ def _front(gain: _Gain) -> dict[str, Any]:
     }
     if arch:
         front |= {"vendor": known.vendor_of(arch[0]), "arch": arch}
-    if _dsl(gain) in known.dsls:
-        front["dsl"] = [_dsl(gain)]
+    if gain.dsl in known.dsls:
+        front["dsl"] = [gain.dsl]
     if settings.operator in known.operators:
         front["operators"] = [settings.operator]
     front["words"] = [plan.category]
@@ -93,14 +97,9 @@ def _front(gain: _Gain) -> dict[str, Any]:
 
 def _id(gain: _Gain) -> str:
     settings, record = gain.campaign.settings, gain.record
-    end = f"{record.plan.category}-{_dsl(gain)}-{campaign_id(gain.campaign)[:6]}-{record.number}".replace("_", "-")
+    end = f"{record.plan.category}-{gain.dsl}-{campaign_id(gain.campaign)[:6]}-{record.number}".replace("_", "-")
     start = re.sub(r"[^a-z0-9]+", "-", settings.operator.lower()).strip("-")
     return f"{start[: _ID - len(end) - 1].strip('-')}-{end}"
-
-
-def _dsl(gain: _Gain) -> str:
-    kernel = gain.campaign.candidate(gain.record.number)
-    return gain.campaign.settings.dsl_of(kernel.read_text(encoding="utf-8"))
 
 
 def _relations(cards: list[str]) -> dict[str, list[str]]:
@@ -123,7 +122,7 @@ def _where(campaign: Campaign) -> str:
 
 def _sources(gain: _Gain) -> list[tuple[str, str]]:
     settings, number = gain.campaign.settings, gain.record.number
-    about = f"a campaign on {settings.operator} in {_dsl(gain)} on {settings.chip}"
+    about = f"a campaign on {settings.operator} in {gain.dsl} on {settings.chip}"
     first = gain.campaign.first_of(number)
     found = [
         (f"Record {number} of {about}", f"memory/{number:04d}.json"),

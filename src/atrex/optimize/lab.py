@@ -74,7 +74,7 @@ class LocalLab:
         s = self._settings
         self._judged += 1
         out = self._runs / f"judge-{self._judged}" if self._runs else None
-        records = evaluate(source, s.operator, s.shapes, s.device, dsl=_dsl(s, source), suite=s.suite_path, out=out)
+        records = evaluate(source, s.operator, s.shapes, s.device, dsl=s.dsl_of(source), suite=s.suite_path, out=out)
         return [record for record in records if not record.held_out or record.verdict.status != "passed"]
 
     @contextmanager
@@ -104,7 +104,7 @@ class LocalLab:
         from atrex.evaluate.versus import Bout, Match, Stopped
 
         s = self._settings
-        of = (_dsl(s, incumbent), _dsl(s, candidate))
+        of = (s.dsl_of(incumbent), s.dsl_of(candidate))
         match = Match(str(incumbent), str(candidate), s.operator, ",".join(s.shapes), of, s.device, suite=s.suite_path)
         with Bout(match) as bout:
 
@@ -124,11 +124,7 @@ class LocalLab:
         if not s.device.startswith("cuda"):
             from atrex.optimize.look_cpu import look_cpu
 
-            return look_cpu(source, problem, problem.shape(shape), _dsl(s, source), PATIENCE)
+            return look_cpu(source, problem, problem.shape(shape), s.dsl_of(source), PATIENCE)
         from atrex.optimize.look_cuda import look_cuda
 
-        return look_cuda(source, problem, problem.shape(shape), _dsl(s, source), s.device, PATIENCE)
-
-
-def _dsl(settings: Settings, kernel: Path) -> str:
-    return settings.dsl_of(kernel.read_text(encoding="utf-8"))
+        return look_cuda(source, problem, problem.shape(shape), s.dsl_of(source), s.device, PATIENCE)

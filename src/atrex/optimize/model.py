@@ -59,11 +59,11 @@ class Settings(_Form):
         """The DSLs that a kernel may be written in, the usual one first."""
         return self.dsl.split(",")
 
-    def dsl_of(self, source: str) -> str:
-        """The DSL as which a kernel with this source text is judged: of several the one that its imports name."""
+    def dsl_of(self, kernel: Path) -> str:
+        """The DSL as which this kernel is judged: of several the one that its imports name."""
         from atrex.dsls import infer
 
-        named = infer(source) if len(self.dsls) > 1 else None
+        named = infer(kernel.read_text(encoding="utf-8")) if len(self.dsls) > 1 else None
         return named if named in self.dsls else self.dsls[0]
 
     @property
