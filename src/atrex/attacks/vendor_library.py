@@ -103,7 +103,7 @@ class Model(Honest):
 ATTACK = Attack(
     (18, 45),
     Form(
-        {"BLAS": ON_HOST, "NumPy": NUMPY}, TWIN, Shortcut("vendor", "substitution"), "fp32_mm", {"cpu": "0"},
+        {"BLAS": ON_HOST, "NumPy": NUMPY}, TWIN, Shortcut("vendor", "substitution"), "fp32_mm", {"cpu": "1"},
         ("cpu",), base="fp32_mm", suite="fp32_mm",
     ),
     Form(
