@@ -81,8 +81,8 @@ test: $(VENV)/.stamp-test
 	@cd $(ROOT) && $(VENV)/bin/ruff check src tests examples
 	$(call say,pytest of what measures nothing: one process of one thread per core)
 	@cd $(ROOT) && OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n auto --dist loadfile -m "$(FAST) and not alone"
-	$(call say,pytest of what measures time: alone)
-	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "$(FAST) and alone"
+	$(call say,pytest of what measures time: alone, and once more where it fails)
+	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "$(FAST) and alone" --reruns 1 -rR
 
 test-slow: $(VENV)/.stamp-test
 	@cd $(ROOT) && $(VENV)/bin/python -m pytest -q -m "slow and not gpu and not newest_triton"
