@@ -19,25 +19,27 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from atrex.errors import UserError
 from atrex.evaluate.stats import percentile
+from atrex.scoring.records import Status, UnitRecord
+from atrex.scoring.runs import read_run
 
 
 def pace(run: Path) -> dict[str, Any]:
     """One run's figures. SystemExit for a directory that is no finished run."""
     try:
-        about = json.loads((run / "run.json").read_text())
-        records = [json.loads(line) for line in (run / "units.jsonl").read_text().splitlines()]
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"error: {run}: not a run directory: {error}") from None
+        about, records = read_run(run)
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
     if not about.get("closed"):
         raise SystemExit(f"error: {run / 'run.json'}: closed: not set; the run is not finished")
     seconds = (datetime.fromisoformat(about["closed"]) - datetime.fromisoformat(about["created"])).total_seconds()
     phases: Counter[str] = Counter()
     for record in records:
-        phases.update(record["phases"])
-    timed = [r for r in records if r["performance"]]
-    forwards = [r["performance"]["n"] * r["performance"]["median_us"] / 1e6 for r in timed]
-    beside = [r["seconds"] - r["phases"].get("wait", 0.0) - f for r, f in zip(timed, forwards, strict=True)]
+        phases.update(record.phases)
+    timed = [r for r in records if r.performance]
+    forwards = [r.performance.n * r.performance.median_us / 1e6 for r in timed]
+    beside = [r.seconds - _waited(r) - f for r, f in zip(timed, forwards, strict=True)]
     judges = about.get("judges_per_device", 1) * max(1, len(about.get("devices", {})))
     return {
         "run": run.name,
@@ -47,14 +49,14 @@ def pace(run: Path) -> dict[str, Any]:
         "versions": about["versions"],
         "created": about["created"],
         "seeds": about["seed_count"],
-        "units": sum(not r["held_out"] for r in records),
-        "held_out": sum(r["held_out"] for r in records),
-        "passed": sum(r["verdict"]["status"] == "passed" for r in records),
+        "units": sum(not r.held_out for r in records),
+        "held_out": sum(r.held_out for r in records),
+        "passed": sum(r.verdict.status is Status.PASSED for r in records),
         "wall_seconds": seconds,
         "units_per_minute": 60 * len(records) / seconds,
         "seconds_by_phase": {name: round(value, 1) for name, value in phases.most_common()},
-        "not_in_a_phase": round(sum(r["seconds"] for r in records) - sum(phases.values()), 1),
-        "idle_judges": round(judges * seconds - sum(r["seconds"] for r in records), 1),
+        "not_in_a_phase": round(sum(r.seconds for r in records) - sum(phases.values()), 1),
+        "idle_judges": round(judges * seconds - sum(r.seconds for r in records), 1),
         "timed_forwards_seconds": round(sum(forwards), 1),
         "overhead_seconds_per_timed_unit": {
             "median": round(statistics.median(beside), 3) if beside else None,
@@ -64,15 +66,19 @@ def pace(run: Path) -> dict[str, Any]:
     }
 
 
-def _by_operator(records: list[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, list[dict[str, Any]]] = {}
+def _waited(record: UnitRecord) -> float:
+    return record.phases.get("wait", 0.0)
+
+
+def _by_operator(records: list[UnitRecord]) -> dict[str, Any]:
+    found: dict[str, list[UnitRecord]] = {}
     for record in records:
-        found.setdefault(record["operator"], []).append(record)
+        found.setdefault(record.operator, []).append(record)
     return {
         operator: {
             "units": len(members),
-            "seconds_per_unit": round(statistics.mean(r["seconds"] for r in members), 2),
-            "of_these_waiting": round(statistics.mean(r["phases"].get("wait", 0.0) for r in members), 2),
+            "seconds_per_unit": round(statistics.mean(r.seconds for r in members), 2),
+            "of_these_waiting": round(statistics.mean(map(_waited, members)), 2),
         }
         for operator, members in sorted(found.items())
     }

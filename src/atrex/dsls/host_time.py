@@ -12,6 +12,7 @@ Python around a kernel takes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -24,6 +25,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from atrex.dsls.attribution import Owner
+from atrex.dsls.offline.replace import replace
 
 # Bound here, before any candidate code could replace what these names stand for elsewhere.
 _CALL_POINTER = ctypes._CFuncPtr.__call__
@@ -52,7 +54,7 @@ class HostTime:
         self._local = threading.local()
         self._pointer_classes: list[tuple[type, str, Owner]] = []
         self._mode: _Aten | None = None
-        self._undo: list[Callable[[], None]] = []
+        self._undo = contextlib.ExitStack()
         self._thread = 0
         self._begun = self._watched = 0  # processor time of that thread: at `begin`, and since in watched calls
 
@@ -159,16 +161,13 @@ class HostTime:
                 self._watch_module(loaded, file)
             return loaded
 
-        ctypes.CDLL.__init__ = init
-        extension._import_module_from_library = import_and_watch
-        self._undo.append(lambda: setattr(ctypes.CDLL, "__init__", load_cdll))
-        self._undo.append(lambda: setattr(extension, "_import_module_from_library", import_library))
+        replace(self._undo, ctypes.CDLL, "__init__", init)
+        replace(self._undo, extension, "_import_module_from_library", import_and_watch)
 
     def uninstall(self) -> None:
         if self.armed:
             self.end()
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
     def _is_system(self, name: Any) -> bool:
         return not isinstance(name, str | bytes | os.PathLike) or self.owner_of(os.path.realpath(name)) is None

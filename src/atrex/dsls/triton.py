@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from atrex.dsls.attribution import Owner, classify
 from atrex.dsls.base import DSL, Session, register
 from atrex.dsls.offline.linker import find_linker
+from atrex.dsls.offline.replace import replace
 
 if TYPE_CHECKING:
     from atrex.dsls.offline import Attempts, Target
@@ -43,7 +44,7 @@ class TritonSession(Session):
         self._loaded: dict[int, Any] = {}  # function handle -> CompiledKernel, not launched yet
         self._launched: list[Any] = []
         self._interpreted: set[str] = set()  # target functions run by the interpreter: no artifact exists
-        self._undo: list[Any] = []
+        self._undo = contextlib.ExitStack()
 
     # -- hooks ---------------------------------------------------------------------------------------------------
 
@@ -59,15 +60,14 @@ class TritonSession(Session):
             original(kernel, *args, **kwargs)
             self._compiled.setdefault(kernel.hash, []).append(kernel)
 
-        CompiledKernel.__init__ = init
-        self._undo.append(lambda: setattr(CompiledKernel, "__init__", original))
+        replace(self._undo, CompiledKernel, "__init__", init)
         self._install_aside()
 
         chain = getattr(knobs.runtime, "kernel_load_end_hook", None)
         if hasattr(chain, "add"):
             chain.add(self._on_load)
-            self._undo.append(lambda: chain.remove(self._on_load))
-            self._undo.append(lambda: self._watch_launches(False))
+            self._undo.callback(chain.remove, self._on_load)
+            self._undo.callback(self._watch_launches, False)
         else:
             self._install_load_without_hook(CompiledKernel)
         self._install_interpreter()
@@ -76,9 +76,7 @@ class TritonSession(Session):
         """Every JIT function takes its compiler from `triton.compiler` when it is first launched."""
         from triton import compiler
 
-        original = compiler.compile
-        compiler.compile = self.built_aside(original)
-        self._undo.append(lambda: setattr(compiler, "compile", original))
+        replace(self._undo, compiler, "compile", self.built_aside(compiler.compile))
 
     def _install_load_without_hook(self, kernel_class: Any) -> None:
         original = kernel_class._init_handles
@@ -90,8 +88,7 @@ class TritonSession(Session):
             if fresh:
                 self._launched.append(kernel)
 
-        kernel_class._init_handles = init_handles
-        self._undo.append(lambda: setattr(kernel_class, "_init_handles", original))
+        replace(self._undo, kernel_class, "_init_handles", init_handles)
 
     def _install_interpreter(self) -> None:
         from triton.runtime.interpreter import GridExecutor
@@ -104,8 +101,7 @@ class TritonSession(Session):
                 self._interpreted.add(executor.fn.__name__)
             return original(executor, *args, **kwargs)
 
-        GridExecutor.__call__ = call
-        self._undo.append(lambda: setattr(GridExecutor, "__call__", original))
+        replace(self._undo, GridExecutor, "__call__", call)
 
     def _on_load(self, module, function, name, metadata_group, hash) -> None:
         kernel = next((k for k in self._compiled.get(hash, ()) if k.function == function), None)
@@ -163,8 +159,7 @@ class TritonSession(Session):
         return classify(kernel_name, target, other)
 
     def close(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
 
 def binary(kernel: Any) -> tuple[str, bytes]:

@@ -46,6 +46,11 @@ class Wish:
     contest_rounds: int = 56
     contest_s: float = 1200.0
 
+    @property
+    def dsls(self) -> list[str]:
+        """The DSLs that a kernel may be written in, the usual one first."""
+        return self.dsl.split(",")
+
 
 def begin(path: Path, wish: Wish) -> Campaign:
     """Make a campaign in a folder of its own. Raises UserError for what cannot be optimized here, or has no source."""
@@ -55,13 +60,12 @@ def begin(path: Path, wish: Wish) -> Campaign:
     problem = suite.problem(wish.operator)
     elsewhere = wish.chip is not None
     device = _device(wish.device) if elsewhere else resolve_device(wish.device)
-    named = wish.dsl.split(",")
-    for name in named:
+    for name in wish.dsls:
         if device.type not in dsls.get(name).devices:
             raise UserError(f"--dsl {name}: does not run on {device.type}")
-    if len(set(named)) < len(named):
+    if len(set(wish.dsls)) < len(wish.dsls):
         raise UserError(f"--dsl {wish.dsl}: a DSL is named twice")
-    if len(named) > 1 and wish.agent:
+    if len(wish.dsls) > 1 and wish.agent:
         raise UserError(f"--dsl {wish.dsl}: an agent is asked for one DSL; several are for a campaign by hand")
     chip = load_chip(wish.chip) if elsewhere else _chip(str(device))
     if elsewhere and (chip.id == CPU) != (device.type == CPU):
@@ -114,7 +118,7 @@ def _shapes(suite: Suite, problem: Problem, wish: Wish, device_type: str) -> lis
 
     stand_in = Candidate(Path(f"{problem.operator}.py"), "wish", "wish", problem.operator, "class Model: pass\n")
     limit = CPU_LIMIT if device_type == CPU else None
-    plan = make_plan(suite, [stand_in], wish.shapes, wish.dsl.split(",")[0], device_type, held_out=False, limit=limit)
+    plan = make_plan(suite, [stand_in], wish.shapes, wish.dsls[0], device_type, held_out=False, limit=limit)
     found = [unit.shape.id for unit in plan.units]
     if not found:
         raise UserError(f"{problem.operator}: no shape of it fits {wish.device}; name some with --shapes")
