@@ -50,6 +50,32 @@ def test_the_record_says_what_came_of_every_cheat_and_where(tmp_path):
 
 
 @needs_compiler
+def test_a_record_that_is_there_gets_the_rows_of_these_attacks_anew(tmp_path):
+    out = tmp_path / "record.json"
+    assert atrex("--only", "zero_fill", "--only", "nan_output", "--device", "cpu", "--out", str(out)).returncode == 0
+    before = json.loads(out.read_text())
+    for row in before["rows"]:
+        row["right"] = False
+    out.write_text(json.dumps(before))
+    assert atrex("--only", "zero_fill", "--device", "cpu", "--out", str(out)).returncode == 0
+    after = json.loads(out.read_text())
+    assert {name.split(":")[0] for name in after["wrong"]} == {"nan_output"} and after["cheats"] == len(before["rows"])
+    assert {row["attack"] for row in after["rows"] if row["date"] == before["date"]} == {"nan_output"}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{}", "expected a record of `atrex attacks`"), ('{"device_name": "other", "rows": []}', "a record of other")],
+)
+def test_a_file_that_is_no_record_of_this_device_is_refused_and_kept(tmp_path, content, message):
+    out = tmp_path / "record.json"
+    out.write_text(content)
+    done = atrex("--only", "zero_fill", "--device", "cpu", "--out", str(out))
+    assert done.returncode == 2 and message in done.stderr and out.read_text() == content
+
+
+@needs_compiler
 def test_an_interrupt_leaves_what_was_judged(tmp_path):
     out = tmp_path / "record.json"
     command = [sys.executable, "-m", "atrex.cli.main", "attacks", "--device", "cpu", "--only", "hang", "--only",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atrex import files
 from atrex.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ def attacks(
     device: Annotated[str | None, typer.Option(help="cpu or cuda:N; default: cuda:0 where there is one.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="An attack by name; may be given again. Default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the record, as JSON, to this file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the record, as JSON; with --only, into one of this device that is there.")
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the attacks and run nothing.")] = False,
     sources: Annotated[Path | None, typer.Option(help="Write the candidates to this folder and run nothing.")] = None,
 ) -> None:
@@ -48,6 +51,7 @@ def attacks(
         raise UserError(f"--out {out}: no such folder; expected a file in a folder that is there")
     from atrex.attacks.harness.table import run_table
 
+    earlier = _earlier(out, device) if out is not None and only and out.exists() else None
     started = time.monotonic()
     rows: list[Row] = []
     interrupted = False
@@ -59,7 +63,7 @@ def attacks(
         interrupted = True
     record = _record(device, rows, time.monotonic() - started, interrupted)
     if out is not None:
-        out.write_text(json.dumps(record, indent=1) + "\n")
+        files.write(out, json.dumps(_joined(earlier, record) if earlier else record, indent=1) + "\n")
     if as_json:
         print(json.dumps(record, indent=1))
     else:
@@ -107,6 +111,39 @@ def _record(device: str, rows: Sequence[Row], seconds: float, interrupted: bool)
         "cheats": len(rows),
         "wrong": wrong,
         "rows": [row.as_json() for row in rows],
+    }
+
+
+def _earlier(out: Path, device: str) -> dict[str, Any]:
+    """The record that is there. Raises UserError unless it is one of this device."""
+    from atrex.evaluate.run import device_name
+    from atrex.evaluate.setup import resolve_device
+
+    here = device_name(resolve_device(device))
+    try:
+        found = json.loads(out.read_text())
+        rows, name = found["rows"], found["device_name"]
+        rows = [row for row in rows if row["attack"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"--out {out}: expected a record of `atrex attacks` or no file: {error!r}") from None
+    if name != here:
+        raise UserError(f"--out {out}: a record of {name}, expected one of {here} or no file")
+    return found
+
+
+def _joined(earlier: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """The earlier record with the rows of these attacks replaced; each row says when it was judged."""
+    judged = {row["attack"] for row in record["rows"]}
+    kept = [{"date": earlier["date"]} | row for row in earlier["rows"] if row["attack"] not in judged]
+    rows = kept + [{"date": record["date"]} | row for row in record["rows"]]
+    rows.sort(key=lambda row: row["attack"])
+    wrong = [f"{row['attack']}: {row['cheat']}" if row["cheat"] else row["attack"] for row in rows if not row["right"]]
+    return record | {
+        "seconds": round(earlier["seconds"] + record["seconds"], 1),
+        "attacks": len({row["attack"] for row in rows}),
+        "cheats": len(rows),
+        "wrong": wrong,
+        "rows": rows,
     }
 
 

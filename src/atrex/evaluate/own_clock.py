@@ -27,7 +27,7 @@ from atrex.problems.compare import compare
 from atrex.scoring.records import Stage
 
 LONG_US = 1000.0
-LONG_SLACK = 0.3  # a batch of long calls heats the device, and its clock drops
+LONG_SLACK = 0.3  # how far batches may exceed a long call: they heat the device, and its clock drops
 ROUND_HOST_US = 60.0  # host time of a round beside the forward's launch: flush and delay are queued too
 MAIL_HOST_US = 20.0  # the same of one output's way to its mailbox
 NULL_WAITS = 15
@@ -61,6 +61,7 @@ class OwnClock:
         self._seen: dict[int, dict[str, torch.Tensor]] = {}
         self._verified: set[int] = set()
         self._waited_us = 0.0  # that a thread of the worker waited for a core in the last batch (CPU)
+        self._uneven_us = 0.0  # by which the null batches behind the last slope differ, per call (device)
         if self._mailed:
             self._variants = self._make_variants()
             self._snapshot = torch.empty_like(self._bindings.mail(usable))
@@ -79,8 +80,9 @@ class OwnClock:
 
         On a device it must lie within max(2 us, 10 %) of the median. Up to `LONG_US` it is the slope over batches; a
         longer call is seen well enough from outside, one by one, and at the clocks at which it was timed, and batches
-        bound it from above only. On the CPU batches run with warm caches, so their slope bounds the claim from below,
-        and the outside clock of every call bounds it from above.
+        bound it from above only. Where other work has the host's cores, a time from outside is longer, and so are the
+        judge's own null batches: what contradicts then is `unstable`. On the CPU batches run with warm caches, so their
+        slope bounds the claim from below, and the outside clock of every call bounds it from above.
         """
         claim = stats.median(self._samples.us)
         on_device = self._long if claim > LONG_US else self._short
@@ -101,30 +103,44 @@ class OwnClock:
                 break
         return seen, wrong
 
-    def _differs(self, claim: float, seen: float, slack: float) -> Doubt | None:
+    def _differs(self, claim: float, seen: float, slack: float, clock: str = "the judge's own clock") -> Doubt | None:
         """A claim under what the judge sees is forged or wrong; one over it gains nothing, and is badly measured.
 
         The time of a forward that waits for the device is host time in part, and varies: there only the first counts.
         """
         if seen > claim + slack:
-            return _doubt(claim, f"the judge's own clock says {seen:.2f} us")
+            if self._uneven_us > slack:
+                said = f"the worker's median is {claim:.2f} us, {clock} says {seen:.2f} us"
+                return Doubt("unstable", f"other work had the cores: {said}, give or take {self._uneven_us:.2f} us")
+            return _doubt(claim, f"{clock} says {seen:.2f} us")
         if seen < claim - slack and not self._samples.waits:
-            said = f"the worker's median is {claim:.2f} us, the judge's own clock says only {seen:.2f} us"
-            return Doubt("unstable", said)
+            return Doubt("unstable", f"the worker's median is {claim:.2f} us, {clock} says only {seen:.2f} us")
         return None
 
     def _long(self, claim: float) -> tuple[float, Doubt | None]:
+        """From outside, call by call; batches decide where that contradicts, and bound the claim where it does not."""
         t, samples = self._t, self._samples
         added = t.baseline.round_trip_us + samples.delay_us - t.baseline.DELAY_US
-        seen = stats.median(samples.outside_us) - added
-        differs = self._differs(claim, seen, 0.10 * claim)
-        if differs:
-            return seen, differs
+        # A median is forged by calls under it. Other load makes some of them longer from outside, but not all.
+        quick = [outside - us for outside, us in zip(samples.outside_us, samples.us, strict=True) if us <= claim]
+        seen = claim + stats.percentile(quick, 10) - added
+        if self._differs(claim, seen, 0.10 * claim):
+            return self._long_in_doubt(claim, seen)
         if self._mailed:
             batched = self._slope(claim, rounds=2)
-            if batched > (1 + LONG_SLACK) * claim:
-                return batched, _doubt(claim, f"in batches the judge's own clock says {batched:.2f} us")
+            return seen, self._differs(claim, batched, LONG_SLACK * claim, "in batches the judge's own clock")
         return seen, None
+
+    def _long_in_doubt(self, claim: float, outside: float) -> tuple[float, Doubt | None]:
+        """Longer from outside than claimed: batches that agree with the claim outweigh a clock that others stretch."""
+        if not self._mailed:
+            self._slope(claim)  # for what the null batches say of the host
+            return outside, self._differs(claim, outside, 0.10 * claim)
+        seen, wrong = self._short(claim)
+        if wrong and claim < seen <= (1 + LONG_SLACK) * claim:
+            said = f"the worker's median is {claim:.2f} us, from outside {outside:.2f} us, in batches {seen:.2f} us"
+            wrong = Doubt("unstable", said)
+        return seen, wrong
 
     def _host(self, claim: float) -> tuple[float, Doubt | None]:
         samples, baseline = self._samples, self._t.baseline
@@ -168,6 +184,7 @@ class OwnClock:
                 theirs[count].append(self._batch(count, delay, VERIFIED if count == many else 0))
                 ours[count].append(self._null_batch(count, delay))
         self._spot_check()
+        self._uneven_us = max(stats.median(ours[n]) - min(ours[n]) for n in (few, many)) / (many - few)
         return (min(theirs[many]) - min(theirs[few]) - min(ours[many]) + min(ours[few])) / (many - few)
 
     def _least(self, claim: float) -> tuple[float, float]:

@@ -1,0 +1,73 @@
+"""What the judge makes of a device's times: a forged median is caught, a busy host accuses nobody."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from atrex.evaluate.own_clock import OwnClock
+from atrex.evaluate.performance import Baseline, Samples
+
+ROUND_TRIP = 200.0
+
+
+def clock(us, outside, slopes=(), uneven=0.0, mailed=True):
+    """An own clock that has seen these times, and whose next batches have these slopes (the last one again and again).
+
+    `outside`: microseconds that each call took longer from outside than it says, beyond round trip and delay.
+    """
+    made = object.__new__(OwnClock)
+    added = ROUND_TRIP + 50.0
+    made._samples = Samples(us=us, outside_us=[t + added + extra for t, extra in zip(us, outside, strict=True)])
+    made._samples.delay_us = Baseline.DELAY_US + 50.0
+    made._t = SimpleNamespace(baseline=Baseline(0.0, 0.0, ROUND_TRIP))
+    made._events, made._mailed, made._uneven_us = True, mailed, 0.0
+    left = list(slopes)
+
+    def slope(claim, rounds=5, patience=1):
+        made._uneven_us = uneven
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    made._slope = slope
+    return made
+
+
+def outcome(made):
+    seen, wrong = made._long(sorted(made._samples.us)[len(made._samples.us) // 2])
+    return seen, wrong.category if wrong else None
+
+
+def test_other_load_that_stretches_most_calls_from_outside_is_no_contradiction():
+    stretched = [20_000.0 if i % 4 else 0.0 for i in range(31)]
+    assert outcome(clock([5000.0] * 31, stretched, [5000.0])) == (5000.0, None)
+
+
+@pytest.mark.parametrize("forged", [16, 31])
+def test_a_median_that_enough_calls_forge_is_caught_by_both_clocks(forged):
+    us = [2500.0] * forged + [5000.0] * (31 - forged)
+    extra = [2500.0] * forged + [0.0] * (31 - forged)
+    assert outcome(clock(us, extra, [5000.0]))[1] == "integrity"
+
+
+def test_where_every_call_is_stretched_batches_that_agree_decide():
+    assert outcome(clock([5000.0] * 31, [3000.0] * 31, [5100.0])) == (5100.0, None)
+
+
+def test_two_clocks_that_contradict_each_other_accuse_nobody():
+    assert outcome(clock([5000.0] * 31, [3000.0] * 31, [6000.0]))[1] == "unstable"
+
+
+@pytest.mark.parametrize(("uneven", "category"), [(40.0, "integrity"), (900.0, "unstable")])
+def test_batches_that_contradict_are_unstable_where_the_judges_own_vary_as_much(uneven, category):
+    assert outcome(clock([5000.0] * 31, [4000.0] * 31, [9000.0], uneven))[1] == category
+
+
+@pytest.mark.parametrize(("uneven", "category"), [(1.0, "integrity"), (300.0, "unstable")])
+def test_the_same_holds_of_a_short_call(uneven, category):
+    made = clock([20.0] * 31, [0.0] * 31, [400.0], uneven)
+    assert made._short(20.0)[1].category == category
+
+
+def test_outputs_that_have_no_room_for_batches_of_their_own_leave_the_outside_clock_alone():
+    """Batches cannot absolve there: what their calls left out would not be seen."""
+    assert outcome(clock([5000.0] * 31, [3000.0] * 31, [5000.0], mailed=False))[1] == "integrity"
+    assert outcome(clock([5000.0] * 31, [3000.0] * 31, [5000.0], uneven=900.0, mailed=False))[1] == "unstable"
