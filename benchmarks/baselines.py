@@ -22,8 +22,7 @@ from typing import Any
 from atrex import baselines
 from atrex.baselines import Baseline
 from atrex.errors import UserError
-from atrex.evaluate.budgets import CPU_LIMIT, Budgets
-from atrex.evaluate.engine import predicted_seconds
+from atrex.evaluate.budgets import CPU_LIMIT, Budgets, predicted_seconds
 from atrex.evaluate.run import Request, run
 from atrex.evaluate.rundir import now
 from atrex.problems.load import load_suite

@@ -15,9 +15,9 @@ import statistics
 from pathlib import Path
 
 from atrex.baselines.reference_text import reference_text
-from atrex.evaluate.budgets import CPU_LIMIT, Budgets
+from atrex.evaluate.budgets import CPU_LIMIT, Budgets, predicted_seconds
 from atrex.evaluate.candidates import Candidate
-from atrex.evaluate.engine import Terms, predicted_seconds
+from atrex.evaluate.engine import Terms
 from atrex.evaluate.plan import choose_dsl
 from atrex.evaluate.pool import Pool
 from atrex.evaluate.run import device_name, versions

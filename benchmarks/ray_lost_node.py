@@ -19,7 +19,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from atrex.evaluate.engine import predicted_seconds
+from atrex.evaluate.budgets import predicted_seconds
 from atrex.evaluate.run import Request, device_name, run, versions
 from atrex.evaluate.rundir import now
 from atrex.evaluate.setup import resolve_device

@@ -1,7 +1,8 @@
 """Hold every reference against other implementations: python -m benchmarks.references --device cpu
 
---problem OP ... takes some operators only. --merge DIR adds records made elsewhere (on a device) to those of --out.
---page writes docs/references.md from the records. The exit status is 1 when an implementation that ran differs.
+--problem OP ... takes some operators only. --merge DIR adds records made elsewhere (on a device) to those of --out,
+where what did not run there replaces nothing that ran before. --page writes docs/references.md from the records. The
+exit status is 1 when an implementation that ran differs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.references import page
 from benchmarks.references.outcome import AGREES, DIFFERS, FAILED, NOT_RUN, check_operator
-from benchmarks.references.record import RESULTS, about, write
+from benchmarks.references.record import RESULTS, about, add, write
 from benchmarks.references.registry import all_checks
 from benchmarks.references.shim import first_configuration
 
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.references", description=__doc__)
     parser.add_argument("--device", default="cpu", help="cpu or cuda:N")
     parser.add_argument("--problem", nargs="*", help="operators; all by default")
-    parser.add_argument("--library", nargs="*", help="libraries; all by default. Leaves the others out of the record")
+    parser.add_argument("--library", nargs="*", help="libraries; all by default. What the record has of others stays")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--merge", type=Path, help="add the records of this folder to --out and do nothing else")
     parser.add_argument("--page", action="store_true", help="write docs/references.md from --out and do nothing else")
@@ -68,23 +69,21 @@ def _why(result: dict) -> str:
     lines = [f"{count} of {len(found)} cases"]
     for case in found:
         if case["verdict"] == DIFFERS:
-            lines.append(f"{case['case']}: {case.get('output')} {case.get('detail')} worst {case.get('worst')}")
+            known = " (known)" if "known" in case else ""
+            lines.append(f"{case['case']}{known}: {case.get('output')} {case.get('detail')} worst {case.get('worst')}")
         elif case["verdict"] in (FAILED, NOT_RUN):
             lines.append(f"{case['case']}: {case.get('reason', '')[:160]}")
     return "; ".join(lines)
 
 
 def _merge(source: Path, target: Path) -> int:
-    """Add what another device found to the records of `target`; a device's older results are replaced."""
+    """Add what was found elsewhere to the records of `target`."""
     files = sorted(source.glob("*.json"))
     if not files:
         raise UserError(f"{source}: no record in it: expected files like rms_norm.json")
     for file in files:
-        path = target / file.name
-        record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"operator": file.stem}
-        found = json.loads(file.read_text(encoding="utf-8"))["devices"]
-        record["devices"] = dict(sorted((record.get("devices", {}) | found).items()))
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        record = json.loads(file.read_text(encoding="utf-8"))
+        add(target, record["operator"], record["devices"])
     print(f"{len(files)} records merged into {target}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from atrex.baselines import Baseline, Function
 from atrex.outputs import by_name
 
 Prepare = Callable[[str], Any]
+# Outputs that are one column: libraries, and versions of one, give them as [rows] or as [rows, 1].
+COLUMNS = {"fused_rmsnorm_quant": ("scale",)}
 
 
 def from_baseline(
@@ -21,14 +24,19 @@ def from_baseline(
     operators: Iterable[str] | None = None,
     prepare: Prepare = lambda operator: None,
     differs: Mapping[str, Mapping[str, str]] | None = None,
+    coarser: Mapping[str, str] | None = None,
+    adapters: Mapping[str, int] | None = None,
 ) -> None:
     """Register a check for each operator of a baseline, or for some.
 
     `prefix` begins their names. `prepare(operator)` makes the library loadable; it raises NotInstalled where it cannot.
-    `differs` names the corner cases of operators in which the library is known to mean something else.
+    `differs`, `coarser` and `adapters` give what a Check has under these names, by operator.
     """
     for operator in operators or baseline.functions:
-        register(as_check(baseline, operator, kind, prefix, prepare, (differs or {}).get(operator)))
+        check = as_check(baseline, operator, kind, prefix, prepare, (differs or {}).get(operator))
+        coarse, adapter = (coarser or {}).get(operator), (adapters or {}).get(operator, 1)
+        check = dataclasses.replace(check, coarser=coarse, adapter=adapter)
+        register(_with_columns(check, COLUMNS[operator]) if operator in COLUMNS else check)
 
 
 def as_check(
@@ -41,6 +49,17 @@ def as_check(
         operator, f"{prefix}{function.calls}", baseline.distribution, kind, baseline.devices, _run(function, prepare),
         function.note, differs or {},
     )  # fmt: skip
+
+
+def _with_columns(check: Check, names: tuple[str, ...]) -> Check:
+    """The check with these outputs as [rows, 1]; its note says so."""
+
+    def run(case: Case) -> dict[str, torch.Tensor]:
+        found = check.run(case)
+        return found | {name: found[name].reshape(-1, 1) for name in names}
+
+    note = "; ".join(filter(None, (check.note, f"{' and '.join(names)} brought to one column")))
+    return dataclasses.replace(check, run=run, note=note)
 
 
 def _run(function: Function, prepare: Prepare) -> Run:

@@ -64,4 +64,5 @@ def _unit(x: torch.Tensor) -> torch.Tensor:
 
 # ---- Triton
 
-from_baseline(get("fla"), OTHER, "fla ")
+CHUNKS = "its kernels for chunks hand each other w, u and what is written in bf16, and multiply by the state in bf16"
+from_baseline(get("fla"), OTHER, "fla ", coarser={"gated_delta_rule_update": CHUNKS})

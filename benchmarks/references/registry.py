@@ -86,8 +86,10 @@ class Check:
     """An implementation of `operator` by others: `run` takes a case and returns the operator's outputs.
 
     `differs` names corner cases in which the implementation is known to mean something else, each with the reason:
-    there the outcome is recorded and does not count. `exact` gives the operands before they were rounded to the
-    operator's dtypes, for an implementation that starts from what they were made of: the oracle then starts there too.
+    there a difference is recorded and does not count. `coarser` is the reason why it rounds where the operator does
+    not: a difference as small as that rounding does not count in any case. `exact` gives the operands before they were
+    rounded to the operator's dtypes, for an implementation that starts from what they were made of: the oracle then
+    starts there too. `adapter` is counted up when `run` is mended: what an older one found is to be found again.
     """
 
     operator: str
@@ -99,6 +101,8 @@ class Check:
     note: str | None = None
     differs: Mapping[str, str] = field(default_factory=dict)
     exact: Callable[[Case], dict[str, torch.Tensor]] | None = None
+    coarser: str | None = None
+    adapter: int = 1
 
 
 _CHECKS: list[Check] = []
@@ -123,11 +127,12 @@ def check(
     note: str | None = None,
     differs: Mapping[str, str] | None = None,
     exact: Callable[[Case], dict[str, torch.Tensor]] | None = None,
+    coarser: str | None = None,
 ) -> Callable[[Run], Run]:
     """Register the decorated function as a check of `operator`; one function may check several."""
 
     def decorate(run: Run) -> Run:
-        register(Check(operator, name, library, kind, devices, run, note, differs or {}, exact))
+        register(Check(operator, name, library, kind, devices, run, note, differs or {}, exact, coarser))
         return run
 
     return decorate

@@ -10,9 +10,11 @@ from benchmarks.references import shim
 from benchmarks.references.baseline_checks import from_baseline
 from benchmarks.references.registry import PRODUCTION, Case, Unsupported, check
 from benchmarks.references.sglang_ops import ops
+from benchmarks.references.vllm_triton import PRODUCTS  # its kernel came from vLLM's and computes as that one does
 
 from atrex.baselines import get
 
+NO_FLOOR = "it has no smallest scale: a row of zeros gets scale 0 and codes 448, a row under 1e-12 a scale of its own"
 SAME_LENGTHS = dict.fromkeys(("more_keys", "fewer_keys"), "it takes as many keys as queries")
 ATTENTION = "sglang.srt.layers.attention"
 REAL = (
@@ -86,7 +88,7 @@ BASELINE = get("sglang")
 from_baseline(
     BASELINE, PRODUCTION, "SGLang ",
     [operator for operator in BASELINE.functions if operator != "attention_forward"],  # which needs all of sgl-kernel
-    prepare,
+    prepare, {"fp8_dynamic_per_token_quant": {"tiny": NO_FLOOR}},
 )  # fmt: skip
 
 
@@ -101,17 +103,27 @@ def attention_forward(case: Case) -> torch.Tensor:
     return out
 
 
-@sglang("causal_conv1d", "causal_conv1d_fn")
+@sglang("causal_conv1d", "causal_conv1d_fn", coarser=PRODUCTS)
 def causal_conv1d(case: Case) -> dict[str, torch.Tensor]:
+    return _convolved(case, case.inputs["x"].dtype)
+
+
+@sglang("causal_conv1d", "causal_conv1d_fn in float32", note="operands widened, so that its products are exact enough")
+def wide_causal_conv1d(case: Case) -> dict[str, torch.Tensor]:
+    return _convolved(case, torch.float32)
+
+
+def _convolved(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     kernel = load(f"{ATTENTION}.mamba.causal_conv1d_triton").causal_conv1d_fn
-    x, weight, bias, state = (case.inputs[n] for n in ("x", "weight", "bias", "initial_state"))
+    given = case.inputs["x"].dtype
+    x, weight, bias, state = (case.inputs[n].to(dtype) for n in ("x", "weight", "bias", "initial_state"))
     device = x.device
     states = state.transpose(1, 2).contiguous().transpose(1, 2)  # channels lie together
     bounds = torch.tensor([0, x.shape[1]], dtype=torch.int32, device=device)
     row, has = torch.zeros(1, dtype=torch.int32, device=device), torch.ones(1, dtype=torch.bool, device=device)
     columns = x.t().contiguous().t()
     out = kernel(columns, weight, bias, states, bounds, [x.shape[1]], row, has, activation=case.init["activation"])
-    return {"out": out.contiguous(), "initial_state": states.contiguous()}
+    return {"out": out.contiguous().to(given), "initial_state": states.contiguous().to(given)}
 
 
 @sglang("moe_sum_reduce", "moe_sum_reduce_triton")

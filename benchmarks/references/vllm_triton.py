@@ -14,7 +14,7 @@ from benchmarks.references.registry import PRODUCTION, Case, Unsupported, check
 from benchmarks.references.vllm_ops import ops
 
 from atrex.baselines import get
-from atrex.baselines.vllm import MoeAlignBlockSize, MoeSumReduce, PerTokenGroupQuantFp8
+from atrex.baselines.vllm import CausalConv1d, MoeAlignBlockSize, MoeSumReduce, PerTokenGroupQuantFp8
 
 ATTENTION, LAYERS = "vllm.v1.attention.ops", "vllm.model_executor.layers"
 REAL = (
@@ -38,6 +38,8 @@ REAL = (
 GPU = ("cuda",)
 SAME_LENGTHS = dict.fromkeys(("more_keys", "fewer_keys"), "it takes as many keys as queries")
 FLOOR = "its smallest scale is 1 / (512 * 448), the operator's 1e-12 / 448"
+ZERO_WEIGHT = "it multiplies what stands past a context by a weight of zero, and NaN stays NaN"
+PRODUCTS = "it rounds the product of each tap to bf16 before it adds, which shows where the taps nearly cancel"
 
 
 class KVQuantMode(enum.IntEnum):
@@ -122,6 +124,7 @@ from_baseline(
     BASELINE, PRODUCTION, "vLLM ",
     [name for name in BASELINE.functions if name not in ("fused_moe", "attention_forward")],  # these need all of vLLM
     prepare, {"fp8_dynamic_per_token_quant": {"tiny": FLOOR}, "fused_rmsnorm_quant": {"small_rows": FLOOR}},
+    coarser={"causal_conv1d": PRODUCTS}, adapters={"fused_rmsnorm_quant": 2},
 )  # fmt: skip
 
 
@@ -136,7 +139,15 @@ def attention_forward(case: Case) -> torch.Tensor:
     return out
 
 
-@vllm("paged_attention_decode", "chunked_prefill_paged_decode")
+@vllm("causal_conv1d", "causal_conv1d_fn in float32", note="operands widened, so that its products are exact enough")
+def causal_conv1d(case: Case) -> dict[str, torch.Tensor]:
+    prepare("causal_conv1d")
+    dtype, wide = case.inputs["x"].dtype, {name: t.float() for name, t in case.inputs.items()}
+    out = CausalConv1d(case.init["activation"])(**wide)
+    return {"out": out.to(dtype), "initial_state": wide["initial_state"].to(dtype)}
+
+
+@vllm("paged_attention_decode", "chunked_prefill_paged_decode", differs={"nan_outside": ZERO_WEIGHT})
 def paged_attention_decode(case: Case) -> torch.Tensor:
     kernel = load(f"{ATTENTION}.chunked_prefill_paged_decode").chunked_prefill_paged_decode
     query, k, v, table, lengths = (case.inputs[n] for n in ("query", "k_cache", "v_cache", "block_tables", "seq_lens"))

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from benchmarks.baselines import chosen_shapes, markdown, order, table
 
-from atrex.evaluate.engine import predicted_seconds
+from atrex.evaluate.budgets import predicted_seconds
 from atrex.problems.load import load_suite
 from atrex.scoring.records import Performance, UnitRecord, Verdict
 

@@ -194,3 +194,17 @@ def test_a_worker_that_answers_nonsense_fails_its_unit_and_not_the_judge(judge, 
         "            break\n    self.calls = -1000\n"
     )
     assert outcome(judge(forward(patch + RIGHT))) == ("failed", "runtime", "integrity")
+
+
+def test_the_outputs_form_is_known_from_the_cases_and_costs_no_reference(judge, monkeypatch):
+    from atrex.evaluate import performance
+
+    asked, real = [], performance.expected
+
+    def counted(problem, shape, name, inputs, fp8):
+        asked.append(name)
+        return real(problem, shape, name, inputs, fp8)
+
+    monkeypatch.setattr(performance, "expected", counted)
+    assert judge(HONEST).verdict.status == "passed"
+    assert asked == ["timed call"] * performance.SPOT_CHECKS

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
 from atrex.evaluate.candidates import Candidate
 from atrex.evaluate.lease import Lease
@@ -22,7 +23,8 @@ CONTEXT = multiprocessing.get_context("fork")
 
 def hold(path, kind, started, end):
     lease = Lease(path)
-    with getattr(lease, kind)():
+    taken = {"room": lease.room, "room alone": lambda: lease.room(alone=True)}.get(kind) or getattr(lease, kind)
+    with taken():
         started.set()
         end.poll(10)
 
@@ -79,6 +81,20 @@ def test_timing_is_not_starved_by_checks_that_come_later(judge):
     assert later.wait(5)
 
 
+def test_one_that_needs_all_the_room_waits_for_units_in_hand_and_not_for_the_device(judge):
+    _, first, ended = judge("room")
+    _, second, _ = judge("exclusive")
+    assert first.wait(5) and second.wait(5)
+    _, alone, done = judge("room alone")
+    assert not alone.wait(0.3)
+    ended.send(None)
+    assert alone.wait(5)
+    _, later, _ = judge("room")
+    assert not later.wait(0.3)
+    done.send(None)
+    assert later.wait(5)
+
+
 def test_the_lease_of_a_dead_judge_is_free(judge):
     process, timing, _ = judge("exclusive")
     assert timing.wait(5)
@@ -99,3 +115,42 @@ def test_a_judge_lets_go_of_the_device_between_cases_and_between_probes(setup, s
     assert turns.taken.count("exclusive") == 1
     assert timed >= len(judge.tally.cases) > 5
     assert len(turns.taken) - timed > 4  # two sets of operands, the binding, a probe, the end
+
+
+@pytest.fixture
+def crowded(setup, suite, tmp_path):
+    """crowded(source) -> the record of a unit judged where others use the device, and the rooms that it had."""
+
+    def run(source):
+        path = tmp_path / "rms_norm.py"
+        path.write_text(source)
+        problem = suite.problem("rms_norm")
+        turns = Turns()
+        unit = Unit(Candidate(path, str(path), str(path), "rms_norm", source), problem, problem.shape("46"), "cpp")
+        return UnitJudge(replace(setup, lease=turns), unit).run(), turns.rooms
+
+    return run
+
+
+def test_a_candidate_that_found_the_memory_full_is_judged_again_alone(crowded):
+    record, rooms = crowded(HONEST.replace("h = x.float()", "raise torch.OutOfMemoryError('CUDA out of memory')"))
+    assert rooms == [False, True] and record.verdict.category == "exception"
+
+
+def test_a_judge_that_found_the_memory_full_judges_again_alone(crowded, monkeypatch):
+    from atrex.evaluate import correctness
+
+    real, left = correctness.oracle, [1]
+
+    def full_once(*arguments):
+        if left and left.pop():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*arguments)
+
+    monkeypatch.setattr(correctness, "oracle", full_once)
+    record, rooms = crowded(HONEST)
+    assert rooms == [False, True] and record.verdict.status == "passed"
+
+
+def test_any_other_end_is_judged_once(crowded):
+    assert crowded(HONEST.replace("h = x.float()", "raise ValueError('no')"))[1] == [False]

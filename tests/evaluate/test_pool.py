@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from atrex.evaluate.budgets import Budgets
+from atrex.evaluate.budgets import Budgets, predicted_seconds
 from atrex.evaluate.candidates import Candidate
-from atrex.evaluate.engine import Terms, UnitName, predicted_seconds
+from atrex.evaluate.engine import Terms, UnitName
 from atrex.evaluate.pool import Pool, Queue
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.unit import Unit
@@ -49,6 +49,27 @@ def test_a_judge_stays_with_what_it_has_compiled_and_another_takes_the_next_grou
     assert other != first
     assert group(queue.take(first, [other])) == first
     assert group(queue.take(first, [other])) == other  # its own group is used up
+
+
+def test_long_units_go_one_by_one_to_the_judge_that_takes_them_and_are_not_left_over(units):
+    every = units("rms_norm", "15", "46", "0", "27") + units("silu_and_mul", "0", "1")
+    queue = Queue.of(every, apart=True)
+    longest = max(range(len(every)), key=lambda i: queue.cost[i])
+    apart = sorted(queue.apart, key=lambda i: -queue.cost[i])
+    assert apart[0] == longest and sum(queue.cost[i] for i in apart[1:]) <= sum(queue.cost) / 2
+    group = ("any", "other")
+    shorter = queue.take(group, [])
+    assert shorter not in apart
+    assert queue.take(group, [], longest=True) == longest
+    left = [queue.take(group, []) for _ in range(len(every) - 2)]
+    assert sorted([longest, shorter, *left]) == list(range(len(every))) and queue.take(group, [], True) is None
+    assert left[len(left) - len(apart) + 1 :] == apart[1:]  # others take them last
+
+
+def test_a_judge_of_long_units_goes_on_with_the_others(units):
+    every = units("rms_norm", "15", "46", "47")
+    queue = Queue.of(every, apart=True)
+    assert sorted(queue.take(None, [], longest=True) for _ in every) == [0, 1, 2]
 
 
 def test_a_unit_travels_by_name(units, suite):

@@ -123,7 +123,7 @@ def test_a_unit_whose_judges_are_lost_twice_is_unstable_and_the_rest_is_judged(c
 
     engine = RayEngine("cpu", 1, TERMS, watch=watch)
     try:
-        records = {r.shape: r for r in engine.judge(units[:2])}
+        records = {r.shape: r for r in engine.judge([u for u in units if u.shape.id in ("15", "46")])}
     finally:
         engine.close()
     assert records["15"].verdict.status == "passed"

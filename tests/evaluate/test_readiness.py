@@ -57,6 +57,21 @@ def test_a_kernel_that_dies_in_a_probe_stays_passed(full, monkeypatch):
     assert record.readiness["why"]["bitwise_repeatable"].startswith("the worker was killed")
 
 
+def test_where_references_take_long_the_last_seed_serves_as_the_second_case(full, monkeypatch):
+    seen = []
+    real = Readiness.run
+
+    def run(self, waits):
+        seen.append([case.name for case in self._cases])
+        return real(self, waits)
+
+    monkeypatch.setattr(Readiness, "run", run)
+    assert full(HONEST, readiness=True).readiness["bitwise_repeatable"] is True
+    monkeypatch.setattr("atrex.evaluate.unit.LONG_SECONDS", 0.0)
+    assert full(HONEST, readiness=True).readiness["bitwise_repeatable"] is True
+    assert seen == [["ready0", "ready1"], ["ready0", "seed1"]]
+
+
 def test_without_readiness_nothing_is_probed(full):
     assert full(HONEST).readiness is None
 

@@ -12,6 +12,7 @@ class Turns(Alone):
 
     def __init__(self):
         self.taken, self._held = [], False
+        self.rooms = []  # whether each unit had the device's memory alone
 
     @contextlib.contextmanager
     def _turn(self, kind):
@@ -28,3 +29,7 @@ class Turns(Alone):
 
     def exclusive(self):
         return self._turn("exclusive")
+
+    def room(self, alone=False):
+        self.rooms.append(alone)
+        return contextlib.nullcontext()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from benchmarks.references import page
 from benchmarks.references.cases import chosen_shapes
-from benchmarks.references.outcome import AGREES, DIFFERS, NOT_RUN, check_case, check_operator
-from benchmarks.references.record import RESULTS, meaning, write
-from benchmarks.references.registry import PYTORCH, Case, Check, all_checks, version
+from benchmarks.references.__main__ import main
+from benchmarks.references.outcome import AGREES, DIFFERS, FAILED, NOT_RUN, check_case, check_operator
+from benchmarks.references.record import RESULTS, add, meaning, measured, write
+from benchmarks.references.registry import PYTORCH, Case, Check, Unsupported, all_checks, version
 
 from atrex.problems.load import load_problem, load_suite
 
@@ -143,6 +145,140 @@ def test_comments_do_not_make_a_record_old_and_code_does(tmp_path):
     same = with_reference("l2_norm", "Normalisation of rows", "Rows, normalised", tmp_path / "a")
     other = with_reference("l2_norm", "EPS = 1e-6", "EPS = 1e-5", tmp_path / "b")
     assert meaning(same) == now != meaning(other)
+
+
+def test_the_hash_of_a_reference_is_the_same_under_every_python(tmp_path):
+    (tmp_path / "reference.py").write_text('"""A."""\n\n\nclass Model:\n    def forward(self, x):\n        return -x\n')
+    assert meaning(SimpleNamespace(folder=tmp_path)) == "HASH"
+
+
+# ---- known differences
+
+
+def l2_check(change, **declared) -> Check:
+    """A check of l2_norm that gives the reference's output, changed in some cases."""
+
+    def run(case: Case) -> torch.Tensor:
+        return change(case.name.partition("/")[2], case.problem.reference(case.shape)(**case.inputs))
+
+    return Check("l2_norm", "its kernel", "torch", PYTORCH, ("cpu",), run, **declared)
+
+
+def judged(check: Check) -> dict:
+    (result,) = check_operator(SUITE.problem("l2_norm"), [check], CPU)
+    return result
+
+
+def shifted(corner: str, out: torch.Tensor) -> torch.Tensor:
+    return out + 0.5 if corner == "small_rows" else out
+
+
+def test_a_declared_difference_is_recorded_with_its_reason_and_does_not_count():
+    assert judged(l2_check(shifted))["verdict"] == DIFFERS
+    result = judged(l2_check(shifted, differs={"small_rows": "it shifts them"}))
+    (known,) = [case for case in result["cases"] if "known" in case]
+    assert result["verdict"] == AGREES
+    assert (known["verdict"], known["known"]) == (DIFFERS, "it shifts them")
+
+
+def test_a_crash_is_no_declared_difference():
+    def broken(corner: str, out: torch.Tensor) -> torch.Tensor:
+        if corner == "small_rows":
+            raise RuntimeError("illegal access")
+        return out
+
+    assert judged(l2_check(broken, differs={"small_rows": "it shifts them"}))["verdict"] == FAILED
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (lambda corner, out: (out.float() * (1 + 2.0**-8)).to(out.dtype), AGREES),
+        (lambda corner, out: (out.float() * (1 + 2.0**-6)).to(out.dtype), DIFFERS),
+        (lambda corner, out: torch.cat([out.flatten()[:1] + 1, out.flatten()[1:]]).view(out.shape), DIFFERS),
+        (lambda corner, out: torch.full_like(out, float("nan")), DIFFERS),
+    ],
+    ids=["a rounding", "more than a rounding", "one wrong element", "nan"],
+)
+def test_coarser_excuses_a_rounding_and_no_more(change, verdict):
+    assert judged(l2_check(change))["verdict"] == DIFFERS
+    assert judged(l2_check(change, coarser="it rounds in between"))["verdict"] == verdict
+
+
+# ---- merging
+
+
+def entry(date: str, verdict: str, **more) -> dict:
+    """What a device found with the first check of l2_norm."""
+    result = {"implementation": "transformers l2norm of Qwen3-Next", "library": "transformers", "version": "1"}
+    result |= {"kind": PYTORCH, "verdict": verdict} | more
+    if verdict != NOT_RUN:
+        found = {"case": "0", "verdict": verdict, "worst": 0.5, "outputs": {}}
+        result["cases"] = [found]
+    return {"device": "a", "versions": {}, "command": "", "date": date, "reference": "r" + date, "checks": [result]}
+
+
+def merged(folder, *entries: dict) -> dict:
+    for found in entries:
+        path = add(folder, "l2_norm", {"cuda": found})
+    return json.loads(path.read_text())["devices"]["cuda"]
+
+
+def test_what_did_not_run_replaces_nothing_that_ran(tmp_path):
+    found = merged(tmp_path, entry("1", AGREES), entry("2", NOT_RUN, reason="transformers is not installed"))
+    (result,) = found["checks"]
+    assert result["verdict"] == AGREES
+    assert found["date"] == "2"
+    assert (measured(found, result)["date"], measured(found, result)["reference"]) == ("1", "r1")
+
+
+def test_a_newer_result_replaces_an_older_one_in_either_order(tmp_path):
+    entries = [entry("1", AGREES), entry("2", DIFFERS)]
+    for folder, order in (("a", entries), ("b", entries[::-1])):
+        (result,) = merged(tmp_path / folder, *order)["checks"]
+        assert result["verdict"] == DIFFERS
+
+
+def test_a_kept_result_stays_as_old_as_it_is(tmp_path):
+    found = merged(tmp_path, entry("1", AGREES), entry("3", NOT_RUN), entry("2", DIFFERS))
+    (result,) = found["checks"]
+    assert (result["verdict"], measured(found, result)["date"]) == (DIFFERS, "2")
+
+
+def test_what_no_check_runs_any_more_goes(tmp_path):
+    gone = entry("1", AGREES)
+    gone["checks"][0]["implementation"] = "a kernel of yesterday"
+    (result,) = merged(tmp_path, gone, entry("2", NOT_RUN))["checks"]
+    assert result["verdict"] == NOT_RUN
+
+
+def test_merging_says_known_differences_as_the_checks_do_now(tmp_path):
+    check = next(c for c in all_checks() if c.library == "sglang" and c.operator == "fp8_dynamic_per_token_quant")
+    found = entry("1", AGREES, implementation=check.name, library="sglang")
+    found["checks"][0]["verdict"] = DIFFERS
+    found["checks"][0]["cases"].append({"case": "0/tiny", "verdict": DIFFERS, "worst": None, "outputs": {}})
+    (tmp_path / "made").mkdir()
+    record = {"operator": check.operator, "devices": {"cuda": found}}
+    (tmp_path / "made" / f"{check.operator}.json").write_text(json.dumps(record))
+    assert main(["--merge", str(tmp_path / "made"), "--out", str(tmp_path / "all")]) == 0
+    path = tmp_path / "all" / f"{check.operator}.json"
+    (result,) = json.loads(path.read_text())["devices"]["cuda"]["checks"]
+    assert result["verdict"] == AGREES
+    assert result["cases"][1]["known"] == check.differs["tiny"]
+
+
+# ---- the page
+
+
+def test_a_result_of_an_adapter_that_was_mended_is_to_be_found_again(tmp_path):
+    check = next(c for c in all_checks() if c.adapter > 1)
+    found = entry("1", AGREES, implementation=check.name, library=check.library, kind=check.kind)
+    found["versions"] = {"torch": "2", "triton": "3"}
+    add(tmp_path, check.operator, {"cuda": found})
+    assert "GPU **to be run again**, with a mended adapter" in page.text(tmp_path)
+    found["checks"][0]["adapter"], found["date"] = check.adapter, "2"
+    add(tmp_path, check.operator, {"cuda": found})
+    assert "to be run again" not in page.text(tmp_path)
 
 
 def test_the_page_says_what_the_records_say():

@@ -113,5 +113,5 @@ class Model(Tuned):
 ATTACK = Attack(
     (18, 26),
     Form({"": CHEAT}, HOST_TWIN, Fails("integrity", "numeric_mismatch"), devices=("cpu",)),
-    Form({"": CHEAT}, DEVICE_TWIN, Fails("integrity", "numeric_mismatch"), devices=("cuda",)),
+    Form({"": CHEAT}, DEVICE_TWIN, Fails("integrity", "numeric_mismatch"), shapes={"cuda": "14"}, devices=("cuda",)),
 )

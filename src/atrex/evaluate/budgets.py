@@ -1,4 +1,4 @@
-"""The three budgets of a unit, with their defaults, and what is too large for a device."""
+"""The three budgets of a unit, with their defaults, what is too large for a device, and what takes how long."""
 
 from __future__ import annotations
 
@@ -52,3 +52,17 @@ class Budgets:
 
     def as_json(self) -> dict[str, float]:
         return asdict(self)
+
+
+BYTES_PER_SECOND = 2e9
+FLOPS_PER_SECOND = 4e11
+UNIT_SECONDS = 1.0
+
+
+def predicted_seconds(work: Work) -> float:
+    """A guess of what judging a unit takes, good enough to put long ones first.
+
+    Process, pilot and timed calls cost about the same for every unit; references and comparisons grow with its size.
+    The rates are those of a unit's fifteen to twenty references and comparisons on an H200 that four judges share.
+    """
+    return UNIT_SECONDS + work.total_bytes / BYTES_PER_SECOND + work.total_flops / FLOPS_PER_SECOND

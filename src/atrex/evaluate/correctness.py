@@ -32,7 +32,9 @@ def expected(problem: Problem, shape: Shape, name: str, inputs: Tensors, fp8: Fp
     try:
         base = declared(problem, shape, inputs, fp8)
         return Case(name, inputs, base if own_oracle(problem) else oracle(problem, shape, inputs, fp8), base)
-    except Exception as error:  # noqa: BLE001 - whatever a folder's reference raises is the folder's fault
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever else a folder's reference raises is the folder's fault
         raise UnitError(
             "folder", f"reference of {problem.operator} on {name}: {type(error).__name__}: {error}"
         ) from error

@@ -13,7 +13,6 @@ from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.setup import Setup
 from atrex.evaluate.unit import Unit, UnitJudge
 from atrex.problems.model import Suite
-from atrex.roofline.work import Work
 from atrex.scoring.records import Status, UnitRecord, Verdict
 
 
@@ -137,17 +136,3 @@ def measured(setup: Setup) -> dict[str, Any]:
             "baseline_us": sentinel.baseline_us, "bandwidth_share": share, "busy_at_start": share < BUSY_SHARE,
         }  # fmt: skip
     return found
-
-
-BYTES_PER_SECOND = 2e10
-FLOPS_PER_SECOND = 5e12
-UNIT_SECONDS = 0.8
-
-
-def predicted_seconds(work: Work) -> float:
-    """A guess of what judging a unit takes, good enough to put long ones first.
-
-    Process, pilot and timed calls cost about the same for every unit; references and comparisons grow with its size.
-    The rates are those of float64 references and comparisons of six operators on an H200.
-    """
-    return UNIT_SECONDS + work.total_bytes / BYTES_PER_SECOND + work.total_flops / FLOPS_PER_SECOND

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from atrex.evaluate import stats
 from atrex.evaluate.answers import Adopted, Answer, Armed, Form, Hosted, Timed, read
 from atrex.evaluate.bindings import Bindings, Refresher
 from atrex.evaluate.budgets import Budgets
-from atrex.evaluate.correctness import Case, check_answer, expected
+from atrex.evaluate.correctness import check_answer, expected
 from atrex.evaluate.failures import UnitError, UnitFailure
 from atrex.evaluate.noise import Watch
 from atrex.evaluate.seeds import Seeds
@@ -92,7 +92,9 @@ class Timing:
         device: torch.device,
         fp8: Fp8Encoding,
         attempt: int = 0,
+        form: Mapping[str, torch.Tensor] | None = None,
     ):
+        """`form`: tensors of the outputs' form, as an earlier case of the unit had it; else a reference says it."""
         self.worker, self.bindings, self.problem, self.shape = worker, bindings, problem, shape
         self.budgets, self.protocol, self.baseline, self.device = budgets, protocol, baseline, device
         self.rng = seeds.rng(problem.operator, shape.id, "draws", attempt)
@@ -102,13 +104,13 @@ class Timing:
         unit_seed = seeds.seed(problem.operator, shape.id, "timed", attempt)
         self.fp8 = fp8
         inputs = problem.make_inputs(shape, unit_seed, device, fp8)
-        first = expected(problem, shape, "timed", inputs, fp8)
+        form = form or expected(problem, shape, "timed", inputs, fp8).declared
         self.refresher = Refresher(inputs, unit_seed, problem.metadata.structured)
-        self._bind(inputs, first)
+        self._bind(inputs, form)
 
-    def _bind(self, inputs, case: Case) -> None:
+    def _bind(self, inputs: Mapping[str, torch.Tensor], form: Mapping[str, torch.Tensor]) -> None:
         most, mutates = Bindings.PLACES, self.problem.metadata.mutates
-        self.bindings.bind(inputs, case.declared, self.budgets.execution, most, mutates, most)
+        self.bindings.bind(inputs, form, self.budgets.execution, most, mutates, most)
         self.bindings.write(self.refresher.inputs)
         laid = self.bindings.operands(self.bindings.places)
         laid[1:].copy_(laid[:1].expand_as(laid[1:]))

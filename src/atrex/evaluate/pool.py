@@ -7,6 +7,7 @@ the unit that it had in hand, which is tried once more by another.
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import signal
 import tempfile
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from atrex.errors import UserError
-from atrex.evaluate.engine import Terms, UnitName, judge_unit, lost, measured, predicted_seconds
+from atrex.evaluate.budgets import predicted_seconds
+from atrex.evaluate.engine import Terms, UnitName, judge_unit, lost, measured
 from atrex.evaluate.unit import Unit
 from atrex.scoring.records import UnitRecord
 
@@ -33,6 +35,8 @@ class _Judge:
     device: str
     process: Any
     connection: Connection
+    longest: bool = False
+    """Whether it takes the longest units first: one judge of a device that has several."""
     unit: int | None = None
     last: tuple[str, str] | None = None
     ready: bool = False
@@ -40,23 +44,50 @@ class _Judge:
 
 @dataclass
 class Queue:
-    """Units not yet given out, by (candidate, operator). A judge goes on with the group it has compiled for."""
+    """Units not yet given out, by (candidate, operator). A judge goes on with the group it has compiled for.
+
+    Units that are `apart` are in no group: judging one of them is many seconds of references, beside the few tenths of
+    a second for which a short one needs the device alone. Two of them side by side only slow each other down, so one
+    judge takes them one by one while the others fill its gaps.
+    """
 
     cost: list[float]
     groups: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    apart: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, units: list[Unit]) -> Queue:
+    def of(cls, units: list[Unit], apart: bool = False) -> Queue:
+        """`apart`: keep the costliest units, half of the whole cost, for a judge that takes the longest."""
         queue = cls([predicted_seconds(unit.problem.work(unit.shape)) for unit in units])
+        least = queue._least_apart() if apart else math.inf
         for i, unit in enumerate(units):
-            queue.groups[unit.candidate.name, unit.problem.operator].append(i)
-        for members in queue.groups.values():
+            if queue.cost[i] > least:
+                queue.apart.append(i)
+            else:
+                queue.groups[unit.candidate.name, unit.problem.operator].append(i)
+        for members in (*queue.groups.values(), queue.apart):
             members.sort(key=lambda i: queue.cost[i])  # the longest is taken first, from the end
         return queue
 
-    def take(self, last: tuple[str, str] | None, busy: Iterable[tuple[str, str] | None]) -> int | None:
-        """The next unit for a judge: of its own group, else of the costliest one, groups without a judge first."""
+    def _least_apart(self) -> float:
+        """The cost over which a unit is the costliest one, or among those that make half of it all."""
+        total, half = 0.0, sum(self.cost) / 2
+        for cost in sorted(self.cost, reverse=True):
+            if total and total + cost > half:
+                return cost
+            total += cost
+        return math.inf
+
+    def take(
+        self, last: tuple[str, str] | None, busy: Iterable[tuple[str, str] | None], longest: bool = False
+    ) -> int | None:
+        """The next unit for a judge: of its own group, else of the costliest one, groups without a judge first.
+
+        `longest`: one of those apart while there are any; other judges take them when nothing else is left.
+        """
         open_groups = {group: members for group, members in self.groups.items() if members}
+        if self.apart and (longest or not open_groups):
+            return self.apart.pop()
         if not open_groups:
             return None
         if last not in open_groups:
@@ -79,7 +110,7 @@ class Pool:
         self._terms, self._watch = terms, watch
         self._folder = tempfile.TemporaryDirectory(prefix="atrex-pool-")
         self.measured: dict[str, Any] = {"devices": {}, "judges_per_device": per_device}
-        self._judges = [self._start(device) for device in devices for _ in range(per_device)]
+        self._judges = [self._start(device, i == 0 < per_device - 1) for device in devices for i in range(per_device)]
         try:
             for judge in self._judges:
                 self._await_ready(judge)
@@ -92,7 +123,7 @@ class Pool:
         """Records as they come. A unit whose judge has died twice is recorded as `unstable`."""
         units = list(units)
         names = [UnitName.of(unit) for unit in units]
-        queue, tried, left = Queue.of(units), defaultdict(int), len(units)
+        queue, tried, left = Queue.of(units, any(j.longest for j in self._judges)), defaultdict(int), len(units)
         for judge in self._judges:
             self._give(judge, queue, names)
         while left:
@@ -130,14 +161,14 @@ class Pool:
 
     # -- judges ----------------------------------------------------------------------------------------------------
 
-    def _start(self, device: str) -> _Judge:
+    def _start(self, device: str, longest: bool) -> _Judge:
         ours, theirs = _CONTEXT.Pipe()
         lease = Path(self._folder.name) / device.replace(":", "-")
         process = _CONTEXT.Process(target=serve, args=(theirs, device, str(lease)), daemon=False)
         process.start()
         theirs.close()
         ours.send(self._terms)
-        return _Judge(device, process, ours)
+        return _Judge(device, process, ours, longest)
 
     def _await_ready(self, judge: _Judge) -> None:
         if not judge.connection.poll(_START_SECONDS):
@@ -155,13 +186,14 @@ class Pool:
         judge.process.join(1)
         judge.process.kill()
         judge.connection.close()
-        fresh = self._start(judge.device)
+        fresh = self._start(judge.device, judge.longest)
         self._await_ready(fresh)
         self._judges[self._judges.index(judge)] = fresh
         return fresh
 
     def _give(self, judge: _Judge, queue: Queue, names: list[UnitName]) -> None:
-        judge.unit = queue.take(judge.last, [j.last for j in self._judges if j is not judge and j.unit is not None])
+        others = [j.last for j in self._judges if j is not judge and j.unit is not None]
+        judge.unit = queue.take(judge.last, others, judge.longest)
         if judge.unit is None:
             self._watch(judge.device, None)
             return

@@ -23,10 +23,16 @@ from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout
 from atrex.problems.compare import compare
 from atrex.problems.dtypes import Fp8Encoding
 from atrex.problems.model import Problem, Shape
+from atrex.roofline.work import Work
 from atrex.scoring.readiness import PROPERTIES
 
 AT_MOST = 4 << 30
 """Bytes of reads and writes beyond which a unit is not probed: two sets of operands and results would not fit."""
+
+
+def too_large(work: Work) -> bool:
+    """Whether a unit is not probed."""
+    return work.total_bytes > AT_MOST
 
 
 class Workspace(Answer):
@@ -44,19 +50,28 @@ class Readiness:
     def __init__(
         self, worker: Worker, bindings: Bindings, problem: Problem, shape: Shape, seeds: Seeds, budgets: Budgets,
         device: torch.device, fp8: Fp8Encoding, turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+        known: Case | None = None,
     ):  # fmt: skip
-        """`turn` is entered for every use of the device, one probe at a time: others may have it in between."""
+        """`turn` is entered for every use of the device, one probe at a time: others may have it in between.
+
+        `known`: a case of the unit whose reference was computed before. It is the second one here, which is never asked
+        for alone: its outputs could be remembered.
+        """
         self.worker, self.bindings, self.problem, self.shape = worker, bindings, problem, shape
         self.budgets, self.device, self._turn = budgets, device, turn
         self.found: dict[str, Any] = dict.fromkeys((*PROPERTIES, "workspace_bytes"))
         self.why: dict[str, str] = {}
         unit = f"{problem.operator}/{shape.id}"
         self._cases: list[Case] = []
-        self.too_large = problem.work(shape).total_bytes > AT_MOST
-        for i in range(0 if self.too_large else 2):
+        self.too_large = too_large(problem.work(shape))
+        if self.too_large:
+            return
+        for i in range(1 if known else 2):
             with turn():
                 inputs = problem.make_inputs(shape, seeds.seed(unit, "ready", i), device, fp8)
                 self._cases.append(expected(problem, shape, f"ready{i}", inputs, fp8))
+        if known:
+            self._cases.append(known)
 
     def run(self, waits: bool | None) -> dict[str, Any]:
         """The properties by name: True, False, or None where nothing was shown; `why` says what went wrong.

@@ -77,6 +77,11 @@ class Setup:
         if self.device.type == "cuda" and self._next is None:
             self._next = self._fork()
 
+    def release(self) -> None:
+        """Give the room on the device back that the allocator keeps: other judges need it for what they have there."""
+        if self.lease.crowded and self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def refresh(self) -> None:
         """Measure anew what the way to a worker costs: other load on the machine may have come or gone."""
         now = _baseline(self)

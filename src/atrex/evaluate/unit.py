@@ -15,13 +15,14 @@ from atrex.errors import UserError
 from atrex.evaluate.adoption import adoption, shortcut
 from atrex.evaluate.answers import Artifacts, Forwarded, Loaded, read
 from atrex.evaluate.bindings import Bindings
+from atrex.evaluate.budgets import predicted_seconds
 from atrex.evaluate.candidates import Candidate, static_fault
 from atrex.evaluate.correctness import Case, Tally, cases, check_answer, expected
 from atrex.evaluate.failures import Doubt, UnitError, UnitFailure, raised
 from atrex.evaluate.noise import Watch
 from atrex.evaluate.own_clock import OwnClock
 from atrex.evaluate.performance import Samples, Timing, summarize
-from atrex.evaluate.readiness import Readiness
+from atrex.evaluate.readiness import Readiness, too_large
 from atrex.evaluate.setup import Setup
 from atrex.evaluate.shared_memory import CudaDriverError
 from atrex.evaluate.spawn import Worker, WorkerDied, WorkerTimeout
@@ -42,6 +43,7 @@ from atrex.scoring.records import (
 )
 
 CALM_SECONDS = 10.0  # how long a noisy device is waited for before a unit is measured again
+LONG_SECONDS = 5.0  # predicted for a unit whose references are so long that one of them is used twice
 _ANSWER_SLACK = 5.0  # seconds beyond a budget for the way there and back
 
 
@@ -80,6 +82,10 @@ class UnitJudge:
         self.log = ""
         self.chip = setup.chip
         self.phases: dict[str, float] = {}
+        self._form: dict[str, torch.Tensor] | None = None
+        """The outputs' form, on no device; None for folders of others, whose outputs' sizes may depend on values."""
+        self._known: Case | None = None
+        """A case for readiness, kept where another reference takes long."""
         self._turn = ExitStack()
         self._waits = 0.0  # seconds for which others had the device
 
@@ -125,6 +131,29 @@ class UnitJudge:
         self.phases["wait"] = round(self._waits, 4)
 
     def run(self) -> UnitRecord:
+        """Judge it. Where there was no room on a device that others use too, once more with their units away."""
+        with self._room():
+            record = self._run()
+        if not (self.lease.crowded and _wants_room(record)):
+            return record
+        again = UnitJudge(
+            self.setup, self.unit, self.clocks, readiness=self.wants_readiness, confirm=self.wants_confirmation
+        )
+        with again._room(alone=True):
+            return again._run()
+
+    @contextmanager
+    def _room(self, alone: bool = False):
+        asked = time.monotonic()
+        with self.lease.room(alone):
+            self._waited(asked)
+            try:
+                yield
+            finally:
+                self._known = None
+                self.setup.release()
+
+    def _run(self) -> UnitRecord:
         started = time.monotonic()
         try:
             self._static()
@@ -240,6 +269,7 @@ class UnitJudge:
         with self._phase("reference"):
             case = expected(unit.problem, unit.shape, name, make(), setup.fp8)
             bindings.synchronize()
+        self._keep(case)
         limit = setup.budgets.execution + _ANSWER_SLACK
         with self._phase("bind"):
             mutates = unit.problem.metadata.mutates
@@ -261,6 +291,15 @@ class UnitJudge:
             self.cold_start = took
         with self._phase("compare"):
             self._check(case, answer, bindings)
+
+    def _keep(self, case: Case) -> None:
+        """What later stages need not compute again."""
+        if not case.name.startswith("seed") or self.unit.problem.foreign:
+            return
+        self._form = {name: torch.empty_like(t, device="meta") for name, t in case.declared.items()}
+        work = self.unit.problem.work(self.unit.shape)
+        if self.wants_readiness and predicted_seconds(work) > LONG_SECONDS and not too_large(work):
+            self._known = case
 
     def _call(self, worker: Worker, limit: float) -> dict[str, Any]:
         order = {"op": "call"}
@@ -299,8 +338,9 @@ class UnitJudge:
     def _timing(self, worker: Worker, bindings: Bindings, attempt: int) -> Timing:
         s, u = self.setup, self.unit
         return Timing(
-            worker, bindings, u.problem, u.shape, s.seeds, s.budgets, s.protocol, s.baseline, s.device, s.fp8, attempt
-        )
+            worker, bindings, u.problem, u.shape, s.seeds, s.budgets, s.protocol, s.baseline, s.device, s.fp8, attempt,
+            self._form,
+        )  # fmt: skip
 
     def _time(self, worker: Worker, bindings: Bindings, attempt: int = 0) -> None:
         setup = self.setup
@@ -368,7 +408,7 @@ class UnitJudge:
         waits = self.samples.waits if setup.device.type == "cuda" else None
         probed = Readiness(
             worker, bindings, unit.problem, unit.shape, setup.seeds, setup.budgets, setup.device, setup.fp8,
-            turn=self._turn_of_readiness,
+            turn=self._turn_of_readiness, known=self._known,
         )  # fmt: skip
         self.readiness = probed.run(waits)
 
@@ -493,6 +533,12 @@ class UnitJudge:
             phases=self.phases,
             log=self.log[-2000:] if failed and self.log else None,
         )
+
+
+def _wants_room(record: UnitRecord) -> bool:
+    """Whether the judge or the candidate found the device's memory full."""
+    reason = (record.verdict.reason or "").lower()
+    return "out of memory" in reason or "outofmemory" in reason or "no room on the device" in reason
 
 
 def _compiles(unit: Unit) -> bool:
