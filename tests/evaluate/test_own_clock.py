@@ -10,7 +10,7 @@ from atrex.evaluate.performance import Baseline, Samples
 ROUND_TRIP = 200.0
 
 
-def clock(us, outside, slopes=(), uneven=0.0, mailed=True):
+def clock(us, outside, slopes=(), uneven=0.0, mailed=True, varies=0.0):
     """An own clock that has seen these times, and whose next batches have these slopes (the last one again and again).
 
     `outside`: microseconds that each call took longer from outside than it says, beyond round trip and delay.
@@ -19,7 +19,7 @@ def clock(us, outside, slopes=(), uneven=0.0, mailed=True):
     added = ROUND_TRIP + 50.0
     made._samples = Samples(us=us, outside_us=[t + added + extra for t, extra in zip(us, outside, strict=True)])
     made._samples.delay_us = Baseline.DELAY_US + 50.0
-    made._t = SimpleNamespace(baseline=Baseline(0.0, 0.0, ROUND_TRIP))
+    made._t = SimpleNamespace(baseline=Baseline(0.0, 0.0, ROUND_TRIP, ROUND_TRIP + varies, ROUND_TRIP))
     made._events, made._mailed, made._uneven_us = True, mailed, 0.0
     left = list(slopes)
 
@@ -71,3 +71,9 @@ def test_outputs_that_have_no_room_for_batches_of_their_own_leave_the_outside_cl
     """Batches cannot absolve there: what their calls left out would not be seen."""
     assert outcome(clock([5000.0] * 31, [3000.0] * 31, [5000.0], mailed=False))[1] == "integrity"
     assert outcome(clock([5000.0] * 31, [3000.0] * 31, [5000.0], uneven=900.0, mailed=False))[1] == "unstable"
+
+
+@pytest.mark.parametrize(("varies", "category"), [(0.0, "unstable"), (150.0, None)])
+def test_a_way_to_the_worker_that_has_become_shorter_is_no_shorter_call(varies, category):
+    made = clock([1200.0] * 31, [-200.0] * 31, [1200.0], mailed=False, varies=varies)
+    assert outcome(made)[1] == category

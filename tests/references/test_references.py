@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from types import SimpleNamespace
@@ -9,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from benchmarks.references import page
-from benchmarks.references.cases import chosen_shapes
 from benchmarks.references.__main__ import main
+from benchmarks.references.cases import chosen_shapes
 from benchmarks.references.outcome import AGREES, DIFFERS, FAILED, NOT_RUN, check_case, check_operator
 from benchmarks.references.record import RESULTS, add, meaning, measured, write
-from benchmarks.references.registry import PYTORCH, Case, Check, Unsupported, all_checks, version
+from benchmarks.references.registry import PYTORCH, Case, Check, all_checks, version
 
 from atrex.problems.load import load_problem, load_suite
 
@@ -149,7 +150,13 @@ def test_comments_do_not_make_a_record_old_and_code_does(tmp_path):
 
 def test_the_hash_of_a_reference_is_the_same_under_every_python(tmp_path):
     (tmp_path / "reference.py").write_text('"""A."""\n\n\nclass Model:\n    def forward(self, x):\n        return -x\n')
-    assert meaning(SimpleNamespace(folder=tmp_path)) == "HASH"
+    # Python 3.12 and later have fields more in a class and a function, all of them empty here.
+    tree = (
+        "Module(body=[Expr(value=Constant(value='')), ClassDef(name='Model', body=[FunctionDef(name='forward', "
+        "args=arguments(args=[arg(arg='self'), arg(arg='x')]), body=[Return(value=UnaryOp(op=USub(), "
+        "operand=Name(id='x', ctx=Load())))])])])"
+    )
+    assert meaning(SimpleNamespace(folder=tmp_path)) == hashlib.sha256(tree.encode()).hexdigest()[:16]
 
 
 # ---- known differences
@@ -173,6 +180,11 @@ def shifted(corner: str, out: torch.Tensor) -> torch.Tensor:
     return out + 0.5 if corner == "small_rows" else out
 
 
+def scaled(out: torch.Tensor, rows: int) -> torch.Tensor:
+    """1.6 % too much in the first rows."""
+    return torch.cat([(out[:rows].float() * (1 + 2.0**-6)).to(out.dtype), out[rows:]])
+
+
 def test_a_declared_difference_is_recorded_with_its_reason_and_does_not_count():
     assert judged(l2_check(shifted))["verdict"] == DIFFERS
     result = judged(l2_check(shifted, differs={"small_rows": "it shifts them"}))
@@ -193,14 +205,14 @@ def test_a_crash_is_no_declared_difference():
 @pytest.mark.parametrize(
     ("change", "verdict"),
     [
-        (lambda corner, out: (out.float() * (1 + 2.0**-8)).to(out.dtype), AGREES),
-        (lambda corner, out: (out.float() * (1 + 2.0**-6)).to(out.dtype), DIFFERS),
+        (lambda corner, out: scaled(out, 1 if len(out) >= 64 else 0), AGREES),
+        (lambda corner, out: scaled(out, len(out)), DIFFERS),
         (lambda corner, out: torch.cat([out.flatten()[:1] + 1, out.flatten()[1:]]).view(out.shape), DIFFERS),
         (lambda corner, out: torch.full_like(out, float("nan")), DIFFERS),
     ],
-    ids=["a rounding", "more than a rounding", "one wrong element", "nan"],
+    ids=["one row a little off", "all rows a little off", "one wrong element", "nan"],
 )
-def test_coarser_excuses_a_rounding_and_no_more(change, verdict):
+def test_coarser_excuses_a_difference_as_small_as_roundings(change, verdict):
     assert judged(l2_check(change))["verdict"] == DIFFERS
     assert judged(l2_check(change, coarser="it rounds in between"))["verdict"] == verdict
 

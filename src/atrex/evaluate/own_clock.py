@@ -120,12 +120,13 @@ class OwnClock:
 
     def _long(self, claim: float) -> tuple[float, Doubt | None]:
         """From outside, call by call; batches decide where that contradicts, and bound the claim where it does not."""
-        t, samples = self._t, self._samples
-        added = t.baseline.round_trip_us + samples.delay_us - t.baseline.DELAY_US
+        samples, way = self._samples, self._t.baseline
+        added = way.round_trip_p10_us + samples.delay_us - way.DELAY_US
         # A median is forged by calls under it. Other load makes some of them longer from outside, but not all.
         quick = [outside - us for outside, us in zip(samples.outside_us, samples.us, strict=True) if us <= claim]
         seen = claim + stats.percentile(quick, 10) - added
-        if self._differs(claim, seen, 0.10 * claim):
+        varies = way.round_trip_p90_us - way.round_trip_p10_us  # a way that has become shorter is no shorter call
+        if not 0.90 * claim - varies <= seen <= 1.10 * claim:
             return self._long_in_doubt(claim, seen)
         if self._mailed:
             batched = self._slope(claim, rounds=2)
@@ -133,7 +134,7 @@ class OwnClock:
         return seen, None
 
     def _long_in_doubt(self, claim: float, outside: float) -> tuple[float, Doubt | None]:
-        """Longer from outside than claimed: batches that agree with the claim outweigh a clock that others stretch."""
+        """Another time from outside than claimed: batches that agree with the claim outweigh a clock others stretch."""
         if not self._mailed:
             self._slope(claim)  # for what the null batches say of the host
             return outside, self._differs(claim, outside, 0.10 * claim)
