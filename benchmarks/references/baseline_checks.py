@@ -36,7 +36,7 @@ def from_baseline(
         check = as_check(baseline, operator, kind, prefix, prepare, (differs or {}).get(operator))
         coarse, adapter = (coarser or {}).get(operator), (adapters or {}).get(operator, 1)
         check = dataclasses.replace(check, coarser=coarse, adapter=adapter)
-        register(_with_columns(check, COLUMNS[operator]) if operator in COLUMNS else check)
+        register(with_columns(check, COLUMNS[operator]) if operator in COLUMNS else check)
 
 
 def as_check(
@@ -51,7 +51,7 @@ def as_check(
     )  # fmt: skip
 
 
-def _with_columns(check: Check, names: tuple[str, ...]) -> Check:
+def with_columns(check: Check, names: tuple[str, ...]) -> Check:
     """The check with these outputs as [rows, 1]; its note says so."""
 
     def run(case: Case) -> dict[str, torch.Tensor]:

@@ -80,6 +80,9 @@ def add(folder: Path, operator: str, devices: dict[str, dict[str, Any]]) -> Path
         for result in found["checks"]:
             if result.get("cases") and _name(result) in checks:
                 judge(checks[_name(result)], result)
+            result.pop("old_adapter", None)
+            if outdated(result):
+                result["old_adapter"] = "the adapter was mended since: to be run again"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return path
@@ -92,8 +95,10 @@ def measured(found: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
 
 def outdated(result: dict[str, Any]) -> bool:
     """Whether a result that ran came from a check's adapter that was mended since."""
-    now = next((c.adapter for c in all_checks() if (c.name, c.library) == _name(result)), None)
-    return bool(result.get("cases")) and now is not None and result.get("adapter", 1) < now
+    if not result.get("cases"):
+        return False
+    now = next((c.adapter for c in all_checks() if (c.name, c.library) == _name(result)), 1)
+    return result.get("adapter", 1) < now
 
 
 def _name(result: dict[str, Any]) -> tuple[str, str]:

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from atrex.errors import UserError
+from atrex.problems import compare_float
 from atrex.problems.compare import compare, declared, oracle, published_check
-from atrex.problems.compare_float import float_ratio
-from atrex.problems.metadata import FloatCompare
+from atrex.problems.compare_float import float_ratio, published_agrees, published_ratio
+from atrex.problems.metadata import FloatCompare, PublishedCompare
 from atrex.problems.model import Shape
 
 FLOAT = FloatCompare(kind="float")
@@ -317,3 +318,23 @@ def test_published_check_is_elementwise_allclose(norm):
 
 def test_published_check_wants_equal_integers(topk):
     assert not published_check(topk.declared, {**topk.declared, "topk_ids": topk.declared["topk_ids"] + 1})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e4])
+@pytest.mark.parametrize("value", [None, 0.0, float("nan"), float("inf")])
+def test_the_short_way_through_finite_references_says_what_the_long_one_says(monkeypatch, dtype, scale, value):
+    draw = torch.Generator().manual_seed(5)
+    want = scale * torch.randn(9, 33, generator=draw, dtype=torch.float64)
+    declared = want.to(dtype)
+    got = (want * (1 + 0.01 * torch.randn(9, 33, generator=draw, dtype=torch.float64))).to(dtype)
+    if value is not None:
+        got[4, 7] = value
+    short = float_ratio(want, declared, got, FLOAT).read()
+    whole = compare_float._whole
+    monkeypatch.setattr(compare_float, "_whole", lambda *given: (whole(*given)[0], False))
+    long = float_ratio(want, declared, got, FLOAT).read()
+    assert short[:4] == pytest.approx(long[:4], rel=1e-12) and short[4] == long[4]
+    rule = PublishedCompare(kind="published")
+    for b, o in ((declared, got), (got, got), (declared, declared), (got, declared)):
+        assert published_agrees(b, o, rule) is (published_ratio(b, o, rule).read()[0] <= 1)

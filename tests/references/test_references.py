@@ -11,6 +11,7 @@ import pytest
 import torch
 from benchmarks.references import page
 from benchmarks.references.__main__ import main
+from benchmarks.references.baseline_checks import COLUMNS, with_columns
 from benchmarks.references.cases import chosen_shapes
 from benchmarks.references.outcome import AGREES, DIFFERS, FAILED, NOT_RUN, check_case, check_operator
 from benchmarks.references.record import RESULTS, add, meaning, measured, write
@@ -215,6 +216,18 @@ def test_a_crash_is_no_declared_difference():
 def test_coarser_excuses_a_difference_as_small_as_roundings(change, verdict):
     assert judged(l2_check(change))["verdict"] == DIFFERS
     assert judged(l2_check(change, coarser="it rounds in between"))["verdict"] == verdict
+
+
+@pytest.mark.parametrize("form", [(-1,), (-1, 1)], ids=["tokens", "a column"])
+def test_a_scale_a_token_may_come_in_either_form(form):
+    def run(case: Case) -> dict[str, torch.Tensor]:
+        found = case.problem.reference(case.shape)(**case.inputs)
+        return found | {"scale": found["scale"].reshape(form)}
+
+    check = Check("fused_rmsnorm_quant", "its kernel", "torch", PYTORCH, ("cpu",), run)
+    case = smallest(SUITE.problem("fused_rmsnorm_quant"), None)
+    assert check_case(check, case)["verdict"] == (AGREES if form == (-1, 1) else DIFFERS)
+    assert check_case(with_columns(check, COLUMNS["fused_rmsnorm_quant"]), case)["verdict"] == AGREES
 
 
 # ---- merging
