@@ -129,11 +129,29 @@ def test_operators_are_gathered_in_one_file(folder, tmp_path, options):
     assert [each["operator"] for each in found["operators"]] == ["scale", "other"] and found["summary"]["units"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--mutants", "--no-compile"]])
+def test_an_operator_that_has_changed_is_checked_anew_and_the_others_keep_what_was_found(folder, tmp_path, options):
+    suite, out = folder.parent, tmp_path / "found.json"
+    new_problem("other", suite)
+    atrex(suite, "--shapes", "0", *options, "--out", out)
+    first = json.loads(out.read_text())
+    (folder / "input.py").write_text((folder / "input.py").read_text() + "\n# edited\n")
+    done = atrex(suite, "--shapes", "0", *options, "--out", out, "--resume")
+    again = json.loads(out.read_text())
+    assert "changed since, checked anew: scale\n" in done.stderr
+    assert again["about"]["suite"]["hash"] != first["about"]["suite"]["hash"]
+    assert {each["operator"] for each in again["operators"]} == {"scale", "other"}
+    kept = [next(each for each in found["operators"] if each["operator"] == "other") for found in (first, again)]
+    assert kept[0] == kept[1]
+
+
 def test_what_another_suite_wrote_is_not_gone_on_from(folder, tmp_path):
     out = tmp_path / "found.json"
-    atrex(folder, "--out", out)
-    (folder / "input.py").write_text((folder / "input.py").read_text() + "\n# edited\n")
+    atrex(folder, "--shapes", "0", "--out", out)
+    found = json.loads(out.read_text())
+    del found["about"]["suite"]["operators"]
+    found["about"]["suite"]["hash"] = "another"
+    out.write_text(json.dumps(found))
     error = atrex(folder, "--out", out, "--resume").exception
     assert isinstance(error, UserError) and "suite" in str(error)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 WRITE_EVERY_S = 5.0
 TELL_EVERY_S = 15.0
-# What a run that goes on from a file must have in common with the one that wrote it.
-SAME = ("kind", "device", "suite", "seed", "versions")
+# What a run that goes on from a file must have in common with the one that wrote it, beside each operator's files.
+SAME = ("kind", "device", "seed", "versions")
 
 
 class Book(Protocol):
@@ -132,7 +132,11 @@ def _about(
         "device": device_name(torch.device(device)),
         "chip": detect(device),
         "versions": versions(),
-        "suite": {"version": suite.version, "hash": suite_hash(suite.folder)},
+        "suite": {
+            "version": suite.version,
+            "hash": suite_hash(suite.folder),
+            "operators": {name: suite_hash(each.folder) for name, each in suite.problems.items()},
+        },
         "seed": seed,
         "seconds": 0.0,
     }
@@ -228,6 +232,13 @@ class _Run:
         for key in SAME:
             if found["about"].get(key) != self.about[key]:
                 raise UserError(f"--resume: {self.out} has {key} {found['about'].get(key)}, this run {self.about[key]}")
+        before, now = (about["suite"].get("operators", {}) for about in (found["about"], self.about))
+        if not before and found["about"]["suite"]["hash"] != self.about["suite"]["hash"]:
+            raise UserError(f"--resume: {self.out} is of another suite: {found['about']['suite']}")
+        changed = sorted(name for name in before if before[name] != now.get(name))
+        if changed:
+            self._tell(f"changed since, checked anew: {', '.join(changed)}")
+            found["operators"] = [each for each in found["operators"] if each["operator"] not in changed]
         self.earlier = found["about"]["seconds"]
         earlier = [each for each in found["about"]["commands"] if each not in self.about["commands"]]
         self.about["commands"] = earlier + self.about["commands"]

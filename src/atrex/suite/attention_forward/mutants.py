@@ -2,20 +2,20 @@
 
 import torch
 
-_SOFTMAX = "weights = torch.softmax(queries @ keys.transpose(1, 2) * q.shape[2] ** -0.5, dim=-1)"
+_SOFTMAX = "weights = torch.softmax(queries @ keys.transpose(1, 2), dim=-1)"
 WRONG = {
     "scale left out": (" * q.shape[2] ** -0.5", ""),
     "scale 10 % off": ("* q.shape[2] ** -0.5", "* 1.1 * q.shape[2] ** -0.5"),
     "causal": (
         _SOFTMAX,
-        "logits = queries @ keys.transpose(1, 2) * q.shape[2] ** -0.5\n"
+        "logits = queries @ keys.transpose(1, 2)\n"
         "                place = torch.arange(rows.start, rows.stop, device=q.device)[:, None] - first\n"
         "                later = torch.arange(end - start, device=q.device) > place\n"
         "                weights = torch.softmax(logits.masked_fill(later, float('-inf')), dim=-1)",
     ),
     "last key left out": (
         _SOFTMAX,
-        "logits = queries @ keys.transpose(1, 2) * q.shape[2] ** -0.5\n"
+        "logits = queries @ keys.transpose(1, 2)\n"
         "                logits[..., end - start - 1 if end - start > 1 else end :] = float('-inf')\n"
         "                weights = torch.softmax(logits, dim=-1)",
     ),
@@ -29,7 +29,7 @@ WRONG = {
     ),
     "not normalized": (
         _SOFTMAX,
-        "logits = queries @ keys.transpose(1, 2) * q.shape[2] ** -0.5\n"
+        "logits = queries @ keys.transpose(1, 2)\n"
         "                weights = torch.exp(logits - logits.amax(-1, keepdim=True))",
     ),
     "heads shifted by one": ("(weights @ values).transpose(0, 1)", "(weights @ values.roll(1, 0)).transpose(0, 1)"),
