@@ -13,6 +13,9 @@ import argparse
 import json
 import statistics
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from atrex.baselines.reference_text import reference_text
 from atrex.evaluate.budgets import CPU_LIMIT, Budgets, predicted_seconds
@@ -25,6 +28,7 @@ from atrex.evaluate.rundir import now
 from atrex.evaluate.seeds import Seeds
 from atrex.evaluate.setup import resolve_device
 from atrex.evaluate.unit import Unit
+from atrex.files import write
 from atrex.problems.load import load_suite
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "candidates"
@@ -60,6 +64,32 @@ def spread(medians: list[float]) -> float:
     return max(medians) - min(medians)
 
 
+def table(
+    args: argparse.Namespace, device: torch.device, units: int, runs: int, seen: dict, false: list, seconds: list,
+    remeasured: int,
+) -> dict[str, Any]:  # fmt: skip
+    """The record of the runs so far."""
+    rows = [
+        {"operator": o, "shape": s, "median_us": statistics.median(m), "spread_us": spread(m), "runs": len(m)}
+        for (o, s), m in sorted(seen.items())
+    ]
+    return {
+        "what": "honest kernels judged over and over: false verdicts and the spread of medians",
+        "command": f"python benchmarks/panel.py --device {args.device} --times {args.times} --judges {args.judges} "
+        f"--out results/{args.out.name}",
+        "date": now(),
+        "device": device_name(device),
+        "versions": versions(),
+        "units": units,
+        "runs": runs,
+        "judged": runs * units,
+        "false_verdicts": false,
+        "remeasured": remeasured,
+        "seconds_per_unit": statistics.fmean(seconds),
+        "panel": rows,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda:0")
@@ -86,27 +116,10 @@ def main() -> None:
         finally:
             pool.close()
         print(f"run {time}: {len(false)} false verdicts so far", flush=True)
-    rows = [
-        {"operator": o, "shape": s, "median_us": statistics.median(m), "spread_us": spread(m), "runs": len(m)}
-        for (o, s), m in sorted(seen.items())
-    ]
-    judged = args.times * len(units)
-    record = {
-        "what": "honest kernels judged over and over: false verdicts and the spread of medians",
-        "command": f"python benchmarks/panel.py --device {args.device} --times {args.times} --judges {args.judges} "
-        f"--out results/{args.out.name}",
-        "date": now(),
-        "device": device_name(device),
-        "versions": versions(),
-        "units": len(units),
-        "judged": judged,
-        "false_verdicts": false,
-        "remeasured": remeasured,
-        "seconds_per_unit": statistics.fmean(seconds),
-        "panel": rows,
-    }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+        record = table(args, device, len(units), time + 1, seen, false, seconds, remeasured)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write(args.out, json.dumps(record, indent=1) + "\n")  # what was run counts, whatever ends the rest
+    rows, judged = record["panel"], record["judged"]
     shares = [row["spread_us"] / row["median_us"] for row in rows if row["median_us"] >= 10]
     small = [row["spread_us"] for row in rows if row["median_us"] < 10]
     print(f"{judged} judged, {len(false)} false verdicts, {remeasured} measured twice")

@@ -320,7 +320,7 @@ def test_published_check_wants_equal_integers(topk):
     assert not published_check(topk.declared, {**topk.declared, "topk_ids": topk.declared["topk_ids"] + 1})
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn])
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e4])
 @pytest.mark.parametrize("value", [None, 0.0, float("nan"), float("inf")])
 def test_the_short_way_through_finite_references_says_what_the_long_one_says(monkeypatch, dtype, scale, value):

@@ -29,8 +29,8 @@ def float_ratio(oracle: torch.Tensor, declared: torch.Tensor, got: torch.Tensor,
     for part in row_chunks(rows, cols, got.device):
         r = want[part].to(torch.float64)
         if finite:
-            error = (have[part] - r).abs_().nan_to_num_(nan=torch.inf, posinf=torch.inf)
-            rms, base_rms, row_error = (_row_rms(values) for values in (r, base[part] - r, error))
+            error = (_wide(have[part]) - r).abs_().nan_to_num_(nan=torch.inf, posinf=torch.inf)
+            rms, base_rms, row_error = (_row_rms(values) for values in (r, _wide(base[part]) - r, error))
             bound = r.abs().mul_(rule.element_rtol).add_(rule.element_rms * rms + floor).clamp_(min=smallest)
         else:
             b, o = (t[part].to(torch.float64) for t in (base, have))
@@ -68,7 +68,7 @@ def published_agrees(want: torch.Tensor, got: torch.Tensor, rule: PublishedCompa
         for part in row_chunks(*target.shape, got.device):
             b = target[part].to(torch.float64)
             within = b.abs().mul_(rule.rtol).add_(rule.atol)
-            close.append(within.sub_(b.sub_(have[part]).abs_()).min() >= 0)  # NaN, so false, for what is not finite
+            close.append(within.sub_(b.sub_(_wide(have[part])).abs_()).min() >= 0)  # NaN where it is not finite
         if bool(torch.stack(close).all()):
             return True
     return published_ratio(want, got, rule).read()[0] <= 1
@@ -96,6 +96,15 @@ def published_ratio(want: torch.Tensor, got: torch.Tensor, rule: PublishedCompar
     return worst
 
 
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    """What float64 takes as an operand: all but fp8, which torch promotes to nothing."""
+    return values.to(torch.float64) if values.element_size() == 1 else values
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    return _wide(values).isfinite()
+
+
 def _unequal(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
     same = (got == want) | (got.isnan() & want.isnan())
     return torch.where(same, 0.0, torch.inf).to(got.dtype)
@@ -113,14 +122,14 @@ def _whole(rows: torch.Tensor, base: torch.Tensor, dtype: torch.dtype) -> tuple[
     The second one is what allows the short way, with a third of the passes over memory. Synchronizes with the device.
     """
     chunks = list(row_chunks(*rows.shape, rows.device))
-    regular = torch.stack([rows[part].to(dtype).isfinite().all() & base[part].isfinite().all() for part in chunks])
+    regular = torch.stack([_finite(rows[part].to(dtype)).all() & _finite(base[part]).all() for part in chunks])
     finite = bool(regular.all())
     total = torch.zeros((), dtype=torch.float64, device=rows.device)
     count = torch.full_like(total, rows.numel() if finite else 0)
     for part in chunks:
         values = rows[part].to(torch.float64)
         if not finite:
-            kept = rows[part].to(dtype).isfinite()
+            kept = _finite(rows[part].to(dtype))
             values = values.masked_fill(~kept, 0)
             count += kept.sum()
         total += torch.linalg.vector_norm(values).square()
