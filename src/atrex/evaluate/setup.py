@@ -23,6 +23,9 @@ from atrex.evaluate.timing.protocol import Protocol
 from atrex.hardware.chip import Chip
 from atrex.problems.dtypes import Fp8Encoding
 
+MUCH_KEPT = 1 << 30
+"""Bytes that a judge's allocator may keep from one unit to the next."""
+
 
 @dataclass
 class Setup:
@@ -78,9 +81,15 @@ class Setup:
             self._next = self._fork()
 
     def release(self) -> None:
-        """Give the room on the device back that the allocator keeps: other judges need it for what they have there."""
-        if self.lease.crowded and self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        """Give the room on the device back that the allocator keeps, if it is much: other judges need it.
+
+        Takes the lease: memory that is unmapped while another judge times may show in its times.
+        """
+        if not self.lease.crowded or self.device.type != "cuda":
+            return
+        if torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device) > MUCH_KEPT:
+            with self.lease.shared():
+                torch.cuda.empty_cache()
 
     def refresh(self) -> None:
         """Measure anew what the way to a worker costs: other load on the machine may have come or gone."""

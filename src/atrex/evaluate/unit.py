@@ -88,6 +88,7 @@ class UnitJudge:
         """A case for readiness, kept where another reference takes long."""
         self._turn = ExitStack()
         self._waits = 0.0  # seconds for which others had the device
+        self._begun = 0.0
 
     @contextmanager
     def _phase(self, name: str):
@@ -144,9 +145,9 @@ class UnitJudge:
 
     @contextmanager
     def _room(self, alone: bool = False):
-        asked = time.monotonic()
+        self._begun = time.monotonic()
         with self.lease.room(alone):
-            self._waited(asked)
+            self._waited(self._begun)
             try:
                 yield
             finally:
@@ -154,7 +155,6 @@ class UnitJudge:
                 self.setup.release()
 
     def _run(self) -> UnitRecord:
-        started = time.monotonic()
         try:
             self._static()
             doubt = None
@@ -180,7 +180,7 @@ class UnitJudge:
             verdict = UnitError("folder", str(fault)).verdict()
         except (CudaDriverError, torch.OutOfMemoryError) as error:
             verdict = UnitError("unstable", f"the judge found no room on the device: {error}").verdict()
-        return self._record(verdict, time.monotonic() - started)
+        return self._record(verdict, time.monotonic() - self._begun)
 
     # -- gates -----------------------------------------------------------------------------------------------------
 
