@@ -35,7 +35,7 @@ def unit(shape, **changed):
     return {
         "candidate": "k.py", "candidate_sha256": SHA, "operator": "l2_norm", "shape": shape, "chip": "H200",
         "dsl": "triton", "held_out": shape.startswith("h"), "verdict": {"status": "passed"},
-        "performance": {"median_us": 1.0}, "adoption": {"share": 1.0},
+        "performance": {"median_us": 1.0}, "adoption": {"share": 1.0}, "origin": "published", "roofline": {"S": 0.5},
     } | changed  # fmt: skip
 
 
@@ -52,8 +52,15 @@ def measured(root, units, closed=True, **changed):
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"closed": closed}))
     (folder / "units.jsonl").write_text("".join(json.dumps(one) + "\n" for one in units))
-    values = {"arch": "sm_90", "level": "measured", "record": "results/run", "chip": "H200", "sha": SHA, "more": ""}
-    return said(root, CARD.format(**values | changed))
+    values = {
+        "arch": "sm_90",
+        "level": "measured",
+        "record": "results/run",
+        "chip": "H200",
+        "sha": SHA,
+        "more": ", S: 0.5",
+    }
+    return said(root, CARD.format(**values | {"more": ", S: 0.5"} | changed))
 
 
 def compiled(root, row, wiki=None, **changed):
@@ -88,6 +95,16 @@ def test_a_kernel_that_passed_everything_is_accepted(root):
 def test_a_record_that_does_not_hold_the_claim_up_is_refused(root, change, message):
     found = measured(root, change([unit(shape) for shape in SHAPES]))
     assert any(message in line for line in found), found
+
+
+def test_a_score_that_is_not_the_records_is_refused(root):
+    units = [unit(shape, roofline={"S": 0.1 + 0.01 * i}) for i, shape in enumerate(SHAPES)]
+    (said_of_it,) = measured(root, units)
+    assert said_of_it == f"verified.1: S: 0.5; results/run has {0.1 + 0.005 * (len(SHAPES) - 1):.3f}"
+
+
+def test_a_card_without_a_score_is_refused(root):
+    assert measured(root, [unit(shape) for shape in SHAPES], more="") == ["verified.1: S: None; results/run has 0.500"]
 
 
 def test_an_unfinished_run_is_no_record(root):

@@ -24,6 +24,9 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Run directory; default: runs/<time>-<candidate>.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
     quick: Annotated[bool, typer.Option(help="One shape, one seed, 20 timed calls, no readiness.")] = False,
+    best: Annotated[
+        bool, typer.Option("--best", help="Of a folder of <operator>/<name>.py, the best known on this chip.")
+    ] = False,
     held_out: Annotated[bool, typer.Option(help="Also check the evaluator's held-out shapes.")] = True,
     all_sizes: Annotated[bool, typer.Option("--all-sizes", help="On the CPU, run shapes of any size too.")] = False,
     readiness: Annotated[bool, typer.Option(help="Try what an engine asks of a kernel: graphs, streams, ...")] = True,
@@ -89,6 +92,7 @@ def evaluate(
             judges=judges,
             engine=engine,
             address=address,
+            best=best,
         )
         from atrex.report.live import Progress
 

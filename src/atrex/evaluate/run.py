@@ -53,6 +53,8 @@ class Request:
     judges: int = 1
     engine: str = "local"
     address: str | None = None
+    best: bool = False
+    """`candidates` is one folder of reference kernels, of which the best known ones on this chip are judged."""
     origins: Mapping[str, Origin] | None = None
     """Of a baseline: where its file for each operator comes from."""
     left_out: frozenset[tuple[str, str]] = frozenset()
@@ -103,7 +105,7 @@ def run(
     for device in devices if request.require_locked else ():
         _require_locked(device)
     suite = load_suite(request.suite)
-    candidates = resolve(request.candidates, list(suite.problems), request.problem)
+    candidates = _candidates(request, devices, list(suite.problems))
     if request.origins is not None:
         candidates = [replace(c, origin=request.origins[c.operator]) for c in candidates]
     limit = CPU_LIMIT if devices[0].type == "cpu" and not request.all_sizes else None
@@ -143,6 +145,24 @@ def run(
         directory.close(finished=not interrupted)
         about = directory.about
     return Outcome(records, about, directory.path if directory else None, interrupted)
+
+
+def _candidates(request: Request, devices: list[torch.device], operators: list[str]) -> list[Candidate]:
+    if not request.best:
+        return resolve(request.candidates, operators, request.problem)
+    from atrex.hardware.detect import detect
+    from atrex.wiki.best import best_kernels
+
+    if len(request.candidates) != 1 or request.engine != "local":
+        raise UserError("--best: expected one folder of <operator>/<name>.py files, and a device of this machine")
+    if request.problem is not None and request.problem not in operators:
+        raise UserError(f"--problem {request.problem}: unknown operator; expected one of {', '.join(operators)}")
+    chip = detect(str(devices[0]))
+    wanted = [request.problem] if request.problem else operators
+    found, without = best_kernels(Path(request.candidates[0]), wanted, chip)
+    if without:
+        print(f"note: --best: no kernel of {', '.join(without)} was measured on {chip}: left out", file=sys.stderr)
+    return found
 
 
 def _devices(request: Request) -> list[torch.device]:

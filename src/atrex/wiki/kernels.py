@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from atrex.wiki.load import Wiki
 from atrex.wiki.schema import Card, Kind, Verification
 from atrex.wiki.vocabulary import vocabulary
 
+SCORE_ROUNDING = 0.0006  # S has three decimals
 KERNELS = Path(__file__).parent / "kernels"
 
 
@@ -112,6 +114,17 @@ def _measured(card: Card, verification: Verification, root: Path) -> Iterator[st
         yield f"{verification.record}: judged as {', '.join(sorted({unit['dsl'] for unit in mine}))}"
     if any(_share(unit) <= DOMINANT_SHARE for unit in mine if not unit["held_out"] and unit["performance"]):
         yield f"{verification.record}: {card.dsl[0]} does not do most of the device's work on every shape"
+
+    yield from _score(verification, mine)
+
+
+def _score(verification: Verification, units: list[dict[str, Any]]) -> Iterator[str]:
+    scores = [u["roofline"]["S"] for u in units if u.get("origin") == "published" and not u["held_out"]]
+    if not scores or None in scores:
+        return  # said before
+    score = statistics.median(scores)
+    if verification.S is None or abs(verification.S - score) > SCORE_ROUNDING:
+        yield f"S: {verification.S}; {verification.record} has {score:.3f}"
 
 
 def _share(unit: dict[str, Any]) -> float:

@@ -156,8 +156,9 @@ class Verification(_Model):
     """A record that holds the claim up. `record` is a path under results/.
 
     For kernels `sha256` is that of the kernel's file; the record names the same. `measured`: the judge passed every
-    shape of the operator on `chip`. `compiled`: cross-compiled for every shape for the target `chip`, and its
-    algorithm checked by `twin`, a kernel or test that runs elsewhere.
+    shape of the operator on `chip`, with the score `S`, the median S over its published shapes. `compiled`:
+    cross-compiled for every shape for the target `chip`, and its algorithm checked by `twin`, a kernel or test that
+    runs elsewhere.
     """
 
     level: Literal["measured", "compiled"]
@@ -165,6 +166,7 @@ class Verification(_Model):
     chip: Line
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
     date: date
+    S: Annotated[float, Field(gt=0, le=1)] | None = None
     twin: Line | None = None
 
 
