@@ -121,4 +121,3 @@ def evaluate(
 
 def _default_out(candidate: str) -> Path:
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(candidate).stem}"
-
