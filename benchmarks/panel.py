@@ -99,6 +99,7 @@ def main() -> None:
     args = parser.parse_args()
     device = resolve_device(args.device)
     units = panel(device.type)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     seen: dict[tuple[str, str], list[float]] = {}
     false, seconds, remeasured = [], [], 0
     for time in range(args.times):
@@ -117,8 +118,7 @@ def main() -> None:
             pool.close()
         print(f"run {time}: {len(false)} false verdicts so far", flush=True)
         record = table(args, device, len(units), time + 1, seen, false, seconds, remeasured)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        write(args.out, json.dumps(record, indent=1) + "\n")  # what was run counts, whatever ends the rest
+        write(args.out, json.dumps(record, indent=1))  # what was run counts, whatever ends the rest
     rows, judged = record["panel"], record["judged"]
     shares = [row["spread_us"] / row["median_us"] for row in rows if row["median_us"] >= 10]
     small = [row["spread_us"] for row in rows if row["median_us"] < 10]

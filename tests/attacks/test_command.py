@@ -9,6 +9,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from atrex.evaluate.run import device_name
 
 pytestmark = pytest.mark.alone
 
@@ -73,6 +76,13 @@ def test_a_file_that_is_no_record_of_this_device_is_refused_and_kept(tmp_path, c
     out.write_text(content)
     done = atrex("--only", "zero_fill", "--device", "cpu", "--out", str(out))
     assert done.returncode == 2 and message in done.stderr and out.read_text() == content
+
+
+def test_a_record_that_nothing_can_be_joined_to_is_refused_before_anything_is_judged(tmp_path):
+    out = tmp_path / "record.json"
+    out.write_text(json.dumps({"device_name": device_name(torch.device("cpu")), "rows": [{"attack": "hang"}]}))
+    done = atrex("--only", "zero_fill", "--device", "cpu", "--out", str(out))
+    assert done.returncode == 2 and "expected a record of `atrex attacks`" in done.stderr
 
 
 @needs_compiler

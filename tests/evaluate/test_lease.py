@@ -55,17 +55,25 @@ def test_checks_go_side_by_side(judge):
     assert first.wait(5) and second.wait(5)
 
 
-def test_timing_waits_for_checks_and_checks_for_timing(judge):
-    _, checking, checked = judge("shared")
-    assert checking.wait(5)
-    _, timing, timed = judge("exclusive")
-    assert not timing.wait(0.3)
-    checked.send(None)
-    assert timing.wait(5)
-    _, again, _ = judge("shared")
+@pytest.mark.parametrize(("many", "one"), [("shared", "exclusive"), ("room", "room alone")])
+def test_one_waits_for_many_and_many_for_one(judge, many, one):
+    _, held, let_go = judge(many)
+    assert held.wait(5)
+    _, alone, done = judge(one)
+    assert not alone.wait(0.3)
+    let_go.send(None)
+    assert alone.wait(5)
+    _, again, _ = judge(many)
     assert not again.wait(0.3)
-    timed.send(None)
+    done.send(None)
     assert again.wait(5)
+
+
+@pytest.mark.parametrize("room", ["room", "room alone"])
+def test_room_and_the_device_are_taken_apart(judge, room):
+    _, first, _ = judge(room)
+    _, second, _ = judge("exclusive")
+    assert first.wait(5) and second.wait(5)
 
 
 def test_timing_is_not_starved_by_checks_that_come_later(judge):
@@ -81,20 +89,6 @@ def test_timing_is_not_starved_by_checks_that_come_later(judge):
     assert later.wait(5)
 
 
-def test_one_that_needs_all_the_room_waits_for_units_in_hand_and_not_for_the_device(judge):
-    _, first, ended = judge("room")
-    _, second, _ = judge("exclusive")
-    assert first.wait(5) and second.wait(5)
-    _, alone, done = judge("room alone")
-    assert not alone.wait(0.3)
-    ended.send(None)
-    assert alone.wait(5)
-    _, later, _ = judge("room")
-    assert not later.wait(0.3)
-    done.send(None)
-    assert later.wait(5)
-
-
 def test_the_lease_of_a_dead_judge_is_free(judge):
     process, timing, _ = judge("exclusive")
     assert timing.wait(5)
@@ -103,13 +97,23 @@ def test_the_lease_of_a_dead_judge_is_free(judge):
     assert next_one.wait(5)
 
 
-def test_a_judge_lets_go_of_the_device_between_cases_and_between_probes(setup, suite, tmp_path):
-    path = tmp_path / "rms_norm.py"
-    path.write_text(HONEST)
-    problem = suite.problem("rms_norm")
-    unit = Unit(Candidate(path, str(path), str(path), "rms_norm", HONEST), problem, problem.shape("46"), "cpp")
-    turns = Turns()
-    judge = UnitJudge(replace(setup, lease=turns), unit, readiness=True)
+@pytest.fixture
+def crowded(setup, suite, tmp_path):
+    """crowded(source, readiness=False) -> the judge of a unit where others use the device, and its turns."""
+
+    def made(source, readiness=False):
+        path = tmp_path / "rms_norm.py"
+        path.write_text(source)
+        problem = suite.problem("rms_norm")
+        unit = Unit(Candidate(path, str(path), str(path), "rms_norm", source), problem, problem.shape("46"), "cpp")
+        turns = Turns()
+        return UnitJudge(replace(setup, lease=turns), unit, readiness=readiness), turns
+
+    return made
+
+
+def test_a_judge_lets_go_of_the_device_between_cases_and_between_probes(crowded):
+    judge, turns = crowded(HONEST, readiness=True)
     assert judge.run().verdict.status == "passed"
     timed = turns.taken.index("exclusive")
     assert turns.taken.count("exclusive") == 1
@@ -117,24 +121,9 @@ def test_a_judge_lets_go_of_the_device_between_cases_and_between_probes(setup, s
     assert len(turns.taken) - timed > 4  # two sets of operands, the binding, a probe, the end
 
 
-@pytest.fixture
-def crowded(setup, suite, tmp_path):
-    """crowded(source) -> the record of a unit judged where others use the device, and the rooms that it had."""
-
-    def run(source):
-        path = tmp_path / "rms_norm.py"
-        path.write_text(source)
-        problem = suite.problem("rms_norm")
-        turns = Turns()
-        unit = Unit(Candidate(path, str(path), str(path), "rms_norm", source), problem, problem.shape("46"), "cpp")
-        return UnitJudge(replace(setup, lease=turns), unit).run(), turns.rooms
-
-    return run
-
-
 def test_a_candidate_that_found_the_memory_full_is_judged_again_alone(crowded):
-    record, rooms = crowded(HONEST.replace("h = x.float()", "raise torch.OutOfMemoryError('CUDA out of memory')"))
-    assert rooms == [False, True] and record.verdict.category == "exception"
+    judge, turns = crowded(HONEST.replace("h = x.float()", "raise torch.OutOfMemoryError('CUDA out of memory')"))
+    assert judge.run().verdict.category == "exception" and turns.rooms == [False, True]
 
 
 def test_a_judge_that_found_the_memory_full_judges_again_alone(crowded, monkeypatch):
@@ -148,9 +137,11 @@ def test_a_judge_that_found_the_memory_full_judges_again_alone(crowded, monkeypa
         return real(*arguments)
 
     monkeypatch.setattr(correctness, "oracle", full_once)
-    record, rooms = crowded(HONEST)
-    assert rooms == [False, True] and record.verdict.status == "passed"
+    judge, turns = crowded(HONEST)
+    assert judge.run().verdict.status == "passed" and turns.rooms == [False, True]
 
 
 def test_any_other_end_is_judged_once(crowded):
-    assert crowded(HONEST.replace("h = x.float()", "raise ValueError('no')"))[1] == [False]
+    judge, turns = crowded(HONEST.replace("h = x.float()", "raise ValueError('no')"))
+    judge.run()
+    assert turns.rooms == [False]

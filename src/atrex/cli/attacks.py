@@ -63,7 +63,7 @@ def attacks(
         interrupted = True
     record = _record(device, rows, time.monotonic() - started, interrupted)
     if out is not None:
-        files.write(out, json.dumps(_joined(earlier, record) if earlier else record, indent=1) + "\n")
+        files.write(out, json.dumps(_joined(earlier, record) if earlier else record, indent=1))
     if as_json:
         print(json.dumps(record, indent=1))
     else:
@@ -96,7 +96,6 @@ def _record(device: str, rows: Sequence[Row], seconds: float, interrupted: bool)
     from atrex.evaluate.setup import resolve_device
 
     resolved = resolve_device(device)
-    wrong = [row.name for row in rows if row.fault is not None]
     return {
         "atrex": atrex.__version__,
         "argv": ["atrex", *sys.argv[1:]],
@@ -107,10 +106,19 @@ def _record(device: str, rows: Sequence[Row], seconds: float, interrupted: bool)
         "confinement": next((r.confinement for row in rows for r in (row.twin, row.record) if r.confinement), None),
         "seconds": round(seconds, 1),
         "interrupted": interrupted,
-        "attacks": len({row.attack for row in rows}),
+        **_tally([row.as_json() for row in rows]),
+    }
+
+
+def _tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a record says of all its rows, and the rows."""
+    from atrex.attacks.harness.table import row_name
+
+    return {
+        "attacks": len({row["attack"] for row in rows}),
         "cheats": len(rows),
-        "wrong": wrong,
-        "rows": [row.as_json() for row in rows],
+        "wrong": [row_name(row["attack"], row["cheat"]) for row in rows if not row["right"]],
+        "rows": rows,
     }
 
 
@@ -122,12 +130,11 @@ def _earlier(out: Path, device: str) -> dict[str, Any]:
     here = device_name(resolve_device(device))
     try:
         found = json.loads(out.read_text())
-        rows, name = found["rows"], found["device_name"]
-        rows = [row for row in rows if row["attack"]]
+        if found["device_name"] != here:
+            raise UserError(f"--out {out}: a record of {found['device_name']}, expected one of {here} or no file")
+        _joined(found, found)  # before anything is judged, which a record that cannot be joined would lose
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"--out {out}: expected a record of `atrex attacks` or no file: {error!r}") from None
-    if name != here:
-        raise UserError(f"--out {out}: a record of {name}, expected one of {here} or no file")
     return found
 
 
@@ -137,14 +144,7 @@ def _joined(earlier: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     kept = [{"date": earlier["date"]} | row for row in earlier["rows"] if row["attack"] not in judged]
     rows = kept + [{"date": record["date"]} | row for row in record["rows"]]
     rows.sort(key=lambda row: row["attack"])
-    wrong = [f"{row['attack']}: {row['cheat']}" if row["cheat"] else row["attack"] for row in rows if not row["right"]]
-    return record | {
-        "seconds": round(earlier["seconds"] + record["seconds"], 1),
-        "attacks": len({row["attack"] for row in rows}),
-        "cheats": len(rows),
-        "wrong": wrong,
-        "rows": rows,
-    }
+    return record | {"seconds": round(earlier["seconds"] + record["seconds"], 1), **_tally(rows)}
 
 
 def _print(rows: Sequence[Row], record: dict[str, Any]) -> None:

@@ -38,8 +38,7 @@ def resolve(arguments: list[str], operators: list[str], problem: str | None) -> 
     A file belongs to `problem`, or else to the operator its name says; of a directory every `<operator>.py` counts.
     Raises UserError for what is missing, empty, not Python, or has no Model class.
     """
-    if problem is not None and problem not in operators:
-        raise UserError(f"--problem {problem}: unknown operator; expected one of {', '.join(operators)}")
+    check_problem(problem, operators)
     found: list[Candidate] = []
     for argument in (each for given in arguments for each in _sets(given)):
         path = Path(argument)
@@ -60,6 +59,12 @@ def resolve(arguments: list[str], operators: list[str], problem: str | None) -> 
         else:
             raise UserError(f"{argument}: no such candidate; expected a .py file or a directory of <operator>.py files")
     return found
+
+
+def check_problem(problem: str | None, operators: list[str]) -> None:
+    """Raise UserError for a --problem that is no operator."""
+    if problem is not None and problem not in operators:
+        raise UserError(f"--problem {problem}: unknown operator; expected one of {', '.join(operators)}")
 
 
 def _sets(argument: str) -> list[str]:

@@ -43,9 +43,15 @@ HOST_ROUNDS_IN_DOUBT = 40
 WARM_SHARE = 0.8  # a clock that is 10 % off already shows in the outside times of the calls
 FORGED_SHARE = 0.4  # a shared machine's memory halves its speed from one minute to the next; no time is taken then
 FEWEST_MAILBOXES = 3
-VERIFIED = 2  # calls of a long batch whose outputs are compared with the reference, beyond those that look odd;
-# of long calls in the first such batch alone, as their references take seconds
+# Calls of a long batch whose outputs are compared with the reference, beyond those that look odd. Of calls over
+# LONG_US, whose references take seconds, in the first such batch alone.
+VERIFIED = 2
 ODD_VERIFIED = 4
+
+
+def slack_us(claim: float) -> float:
+    """How far the judge's clock and a claimed time may lie apart on a device. Microseconds."""
+    return max(2.0, 0.10 * claim)
 
 
 class OwnClock:
@@ -95,7 +101,7 @@ class OwnClock:
 
     def _short(self, claim: float) -> tuple[float, Doubt | None]:
         t, samples = self._t, self._samples
-        slack = max(WAITING_SLACK_US, WAITING_SHARE * claim) if samples.waits else max(2.0, 0.10 * claim)
+        slack = max(WAITING_SLACK_US, WAITING_SHARE * claim) if samples.waits else slack_us(claim)
         for patience in range(1, TRIES + 1):  # other load only makes batches longer
             seen = self._slope(claim, patience=patience)
             seen += self._null_wait_us() if samples.waits else t.baseline.null_us
@@ -126,7 +132,7 @@ class OwnClock:
         quick = [outside - us for outside, us in zip(samples.outside_us, samples.us, strict=True) if us <= claim]
         seen = claim + stats.percentile(quick, 10) - added
         varies = way.round_trip_p90_us - way.round_trip_p10_us  # a way that has become shorter is no shorter call
-        if not 0.90 * claim - varies <= seen <= 1.10 * claim:
+        if not -slack_us(claim) - varies <= seen - claim <= slack_us(claim):
             return self._long_in_doubt(claim, seen)
         if self._mailed:
             batched = self._slope(claim, rounds=2)
@@ -137,7 +143,7 @@ class OwnClock:
         """Another time from outside than claimed: batches that agree with the claim outweigh a clock others stretch."""
         if not self._mailed:
             self._slope(claim)  # for what the null batches say of the host
-            return outside, self._differs(claim, outside, 0.10 * claim)
+            return outside, self._differs(claim, outside, slack_us(claim))
         seen, wrong = self._short(claim)
         if wrong and claim < seen <= (1 + LONG_SLACK) * claim:
             said = f"the worker's median is {claim:.2f} us, from outside {outside:.2f} us, in batches {seen:.2f} us"

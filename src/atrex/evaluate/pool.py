@@ -7,7 +7,6 @@ the unit that it had in hand, which is tried once more by another.
 from __future__ import annotations
 
 import contextlib
-import math
 import multiprocessing
 import signal
 import tempfile
@@ -59,24 +58,14 @@ class Queue:
     def of(cls, units: list[Unit], apart: bool = False) -> Queue:
         """`apart`: keep the costliest units, half of the whole cost, for a judge that takes the longest."""
         queue = cls([predicted_seconds(unit.problem.work(unit.shape)) for unit in units])
-        least = queue._least_apart() if apart else math.inf
-        for i, unit in enumerate(units):
-            if queue.cost[i] > least:
-                queue.apart.append(i)
+        half, total = sum(queue.cost) / 2, 0.0
+        for i in sorted(range(len(units)), key=lambda i: queue.cost[i], reverse=True):
+            total += queue.cost[i]
+            if apart and (total <= half or not queue.apart):  # the costliest one always
+                queue.apart.insert(0, i)
             else:
-                queue.groups[unit.candidate.name, unit.problem.operator].append(i)
-        for members in (*queue.groups.values(), queue.apart):
-            members.sort(key=lambda i: queue.cost[i])  # the longest is taken first, from the end
-        return queue
-
-    def _least_apart(self) -> float:
-        """The cost over which a unit is the costliest one, or among those that make half of it all."""
-        total, half = 0.0, sum(self.cost) / 2
-        for cost in sorted(self.cost, reverse=True):
-            if total and total + cost > half:
-                return cost
-            total += cost
-        return math.inf
+                queue.groups[units[i].candidate.name, units[i].problem.operator].insert(0, i)
+        return queue  # the longest is taken first, from the end
 
     def take(
         self, last: tuple[str, str] | None, busy: Iterable[tuple[str, str] | None], longest: bool = False
@@ -110,7 +99,7 @@ class Pool:
         self._terms, self._watch = terms, watch
         self._folder = tempfile.TemporaryDirectory(prefix="atrex-pool-")
         self.measured: dict[str, Any] = {"devices": {}, "judges_per_device": per_device}
-        self._judges = [self._start(device, i == 0 < per_device - 1) for device in devices for i in range(per_device)]
+        self._judges = [self._start(device, per_device > 1 and i == 0) for device in devices for i in range(per_device)]
         try:
             for judge in self._judges:
                 self._await_ready(judge)

@@ -14,7 +14,7 @@ import torch
 import atrex
 from atrex.errors import UserError
 from atrex.evaluate.budgets import CPU_LIMIT, Budgets
-from atrex.evaluate.candidates import Candidate, resolve
+from atrex.evaluate.candidates import Candidate, check_problem, resolve
 from atrex.evaluate.confine import warning
 from atrex.evaluate.engine import Engine, Serial, Terms, UnitName
 from atrex.evaluate.noise import busy_cores
@@ -155,8 +155,7 @@ def _candidates(request: Request, devices: list[torch.device], operators: list[s
 
     if len(request.candidates) != 1 or request.engine != "local":
         raise UserError("--best: expected one folder of <operator>/<name>.py files, and a device of this machine")
-    if request.problem is not None and request.problem not in operators:
-        raise UserError(f"--problem {request.problem}: unknown operator; expected one of {', '.join(operators)}")
+    check_problem(request.problem, operators)
     chip = detect(str(devices[0]))
     wanted = [request.problem] if request.problem else operators
     found, without = best_kernels(Path(request.candidates[0]), wanted, chip)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from atrex.evaluate.candidates import Candidate, static_fault
 from atrex.evaluate.correctness import Case, Tally, cases, check_answer, expected
 from atrex.evaluate.failures import Doubt, UnitError, UnitFailure, raised
 from atrex.evaluate.noise import Watch
-from atrex.evaluate.own_clock import OwnClock
+from atrex.evaluate.own_clock import OwnClock, slack_us
 from atrex.evaluate.performance import Samples, Timing, summarize
 from atrex.evaluate.readiness import Readiness, too_large
 from atrex.evaluate.setup import Setup
@@ -292,13 +293,20 @@ class UnitJudge:
         with self._phase("compare"):
             self._check(case, answer, bindings)
 
+    @cached_property
+    def _keeps_case(self) -> bool:
+        if not self.wants_readiness or self.unit.held_out:
+            return False
+        work = self.unit.problem.work(self.unit.shape)
+        return predicted_seconds(work) > LONG_SECONDS and not too_large(work)
+
     def _keep(self, case: Case) -> None:
         """What later stages need not compute again."""
         if not case.name.startswith("seed") or self.unit.problem.foreign:
             return
-        self._form = {name: torch.empty_like(t, device="meta") for name, t in case.declared.items()}
-        work = self.unit.problem.work(self.unit.shape)
-        if self.wants_readiness and predicted_seconds(work) > LONG_SECONDS and not too_large(work):
+        if self._form is None:
+            self._form = {name: torch.empty_like(t, device="meta") for name, t in case.declared.items()}
+        if self._keeps_case:
             self._known = case
 
     def _call(self, worker: Worker, limit: float) -> dict[str, Any]:
@@ -447,7 +455,7 @@ class UnitJudge:
         self.performance.remeasured = first.reason
         judged = self.performance.slope_us
         events = self.setup.protocol.method == "events"
-        if first.category == "beyond_roofline" and events and judged - claim > max(2.0, 0.10 * claim):
+        if first.category == "beyond_roofline" and events and judged - claim > slack_us(claim):
             raise UnitFailure(
                 Stage.RUNTIME,
                 "integrity",

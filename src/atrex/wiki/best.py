@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,10 +26,10 @@ def best_kernels(
     found, without = [], []
     for operator in operators:
         files = sorted((folder / operator).glob("*.py"))
-        scored = [(known[digest], file) for file in files if (digest := _sha256(file)) in known]
+        every = [Candidate(file, str(file), str(folder), operator, read_source(file)) for file in files]
+        scored = [candidate for candidate in every if candidate.sha256 in known]
         if scored:
-            _, file = max(scored, key=lambda pair: pair[0])
-            found.append(Candidate(file, str(file), str(folder), operator, read_source(file)))
+            found.append(max(scored, key=lambda candidate: known[candidate.sha256]))
         elif files:
             without.append(operator)
     if not found:
@@ -47,7 +46,3 @@ def _measured(wiki: Wiki, chip: str) -> dict[str, float]:
         for v in card.verified
         if v.level == "measured" and v.chip == chip and v.sha256 is not None and v.S is not None
     }
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -49,7 +49,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        return f"{self.attack}: {self.cheat}" if self.cheat else self.attack
+        return row_name(self.attack, self.cheat)
 
     def as_json(self) -> dict[str, Any]:
         """What the committed record of a table holds of it."""
@@ -58,6 +58,11 @@ class Row:
             "operator": self.record.operator, "shape": self.record.shape, "right": self.fault is None,
             "fault": self.fault, "outcome": _outcome(self.record), "twin": _outcome(self.twin),
         }  # fmt: skip
+
+
+def row_name(attack: str, cheat: str) -> str:
+    """What a row is called: its attack, and which of several cheats."""
+    return f"{attack}: {cheat}" if cheat else attack
 
 
 def _outcome(record: UnitRecord) -> dict[str, Any]:
