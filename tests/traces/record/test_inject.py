@@ -141,7 +141,8 @@ def test_a_long_wait_is_not_cut_short_and_runs_the_text_afterwards():
         done = inject.inject(running.where, "import time; time.sleep(0.5); ack()")
         time.sleep(0.05)  # it sleeps now
         began = time.monotonic()
-        running.attach()
+        running.attach()  # returns at the first text's word
+        until(lambda: running.acks() > 1, "the second text")
         assert running.acks() == 2  # the second text ran after the first
         assert time.monotonic() - began > 0.3
         inject.release(running.where, done.region)
