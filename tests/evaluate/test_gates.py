@@ -207,4 +207,4 @@ def test_the_outputs_form_is_known_from_the_cases_and_costs_no_reference(judge, 
 
     monkeypatch.setattr(performance, "expected", counted)
     assert judge(HONEST).verdict.status == "passed"
-    assert asked == ["timed call"] * performance.SPOT_CHECKS
+    assert [name for name in asked if name != "batch"] == ["timed call"] * performance.SPOT_CHECKS

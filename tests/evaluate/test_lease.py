@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from atrex.evaluate import performance
 from atrex.evaluate.candidates import Candidate
 from atrex.evaluate.lease import Lease
 from atrex.evaluate.unit import Unit, UnitJudge
@@ -89,6 +90,20 @@ def test_timing_is_not_starved_by_checks_that_come_later(judge):
     assert later.wait(5)
 
 
+def test_judges_that_wait_to_time_go_one_after_the_other(judge):
+    """Otherwise each of them would wait anew for a quiet device."""
+    _, first, done = judge("exclusive")
+    assert first.wait(5)
+    _, check, _ = judge("shared")
+    time.sleep(0.3)
+    _, second, over = judge("exclusive")
+    time.sleep(0.3)
+    done.send(None)
+    assert second.wait(5) and not check.wait(0.3)
+    over.send(None)
+    assert check.wait(5)
+
+
 def test_the_lease_of_a_dead_judge_is_free(judge):
     process, timing, _ = judge("exclusive")
     assert timing.wait(5)
@@ -119,6 +134,21 @@ def test_a_judge_lets_go_of_the_device_between_cases_and_between_probes(crowded)
     assert turns.taken.count("exclusive") == 1
     assert timed >= len(judge.tally.cases) > 5
     assert len(turns.taken) - timed > 4  # two sets of operands, the binding, a probe, the end
+
+
+@pytest.mark.parametrize(("room", "held"), [(performance.KEPT_BYTES, "shared"), (0, "exclusive")])
+def test_no_reference_is_computed_on_a_device_that_is_held_alone_while_there_is_room(crowded, monkeypatch, room, held):
+    judge, turns = crowded(HONEST)
+    real, asked = performance.expected, []
+
+    def seen(*arguments):
+        asked.append(turns.held)
+        return real(*arguments)
+
+    monkeypatch.setattr(performance, "expected", seen)
+    monkeypatch.setattr(performance, "KEPT_BYTES", room)
+    assert judge.run().verdict.status == "passed"
+    assert len(asked) > performance.SPOT_CHECKS and set(asked) == {held}
 
 
 def test_a_candidate_that_found_the_memory_full_is_judged_again_alone(crowded):

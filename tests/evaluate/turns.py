@@ -11,18 +11,18 @@ class Turns(Alone):
     crowded = True
 
     def __init__(self):
-        self.taken, self._held = [], False
+        self.taken, self.held = [], None
         self.rooms = []  # whether each unit had the device's memory alone
 
     @contextlib.contextmanager
     def _turn(self, kind):
-        assert not self._held, f"{kind} within {self.taken[-1]}"
-        self._held = True
+        assert self.held is None, f"{kind} within {self.taken[-1]}"
+        self.held = kind
         self.taken.append(kind)
         try:
             yield
         finally:
-            self._held = False
+            self.held = None
 
     def shared(self):
         return self._turn("shared")

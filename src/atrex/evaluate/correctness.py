@@ -62,10 +62,10 @@ def check_interface(answer: Forwarded, case: Case, problem: Problem) -> None:
     returned = [name for name in case.declared if name not in problem.metadata.mutates]
     structures = (("none",), ("tensor", "dict"), ("dict",))[min(len(returned), 2)]
     if answer.structure not in structures and not problem.foreign:
-        raise _interface(case, f"forward returned {answer.structure}, expected {structures[0]}")
+        raise _interface(case.name, f"forward returned {answer.structure}, expected {structures[0]}")
     names = [output.name for output in answer.outputs]
     if sorted(names) != sorted(returned):
-        raise _interface(case, f"outputs are {names}, expected {returned}")
+        raise _interface(case.name, f"outputs are {names}, expected {returned}")
     for output in answer.outputs:
         want = case.declared[output.name]
         dtype = str(want.dtype).removeprefix("torch.")
@@ -82,19 +82,24 @@ def check_interface(answer: Forwarded, case: Case, problem: Problem) -> None:
         if shared:
             faults.append(f"shares memory with operand {', '.join(shared)}")
         if faults:
-            raise _interface(case, f"output {output.name!r}: {'; '.join(faults)}")
+            raise _interface(case.name, f"output {output.name!r}: {'; '.join(faults)}")
 
 
 def check_answer(answer: Forwarded, case: Case, bindings: Bindings, problem: Problem, place: int = 0) -> None:
     """Everything about one forward but its values. Raises UnitFailure."""
     check_interface(answer, case, problem)
-    touched = bindings.mutated(case.inputs, problem.metadata.mutates, place)
+    check_operands(case.name, case.inputs, bindings, problem, place)
+
+
+def check_operands(name: str, inputs: Tensors, bindings: Bindings, problem: Problem, place: int = 0) -> None:
+    """A forward leaves operands as they are that metadata does not declare. Raises UnitFailure `interface`."""
+    touched = bindings.mutated(inputs, problem.metadata.mutates, place)
     if touched:
-        raise _interface(case, f"forward changed operand {', '.join(touched)}, which is not declared")
+        raise _interface(name, f"forward changed operand {', '.join(touched)}, which is not declared")
 
 
-def _interface(case: Case, what: str) -> UnitFailure:
-    return UnitFailure(Stage.RUNTIME, "interface", f"{case.name}: {what}")
+def _interface(case: str, what: str) -> UnitFailure:
+    return UnitFailure(Stage.RUNTIME, "interface", f"{case}: {what}")
 
 
 @dataclass

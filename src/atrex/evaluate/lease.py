@@ -1,7 +1,8 @@
 """A lease on a device: many judges check on it side by side, one times on it alone.
 
 A lock is a file that every judge of the device opens; the kernel gives it back when a judge dies. A judge that wants
-something for itself closes a turnstile first, so that it cannot be starved by those that come after it.
+something for itself closes a turnstile, through which all others have to come, until it has had it: no check that comes
+later starves it, and judges that wait to time do so one after the other, for one wait until the device is quiet.
 """
 
 from __future__ import annotations
@@ -14,23 +15,35 @@ from pathlib import Path
 
 
 class _Lock:
-    """Held by many or by one, in the order in which they ask."""
+    """Held by many, or by one, which goes first."""
 
     def __init__(self, path: Path):
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._turnstile = os.open(path.with_name(path.name + ".turnstile"), os.O_RDWR | os.O_CREAT, 0o600)
 
     @contextmanager
-    def held(self, how: int) -> Iterator[None]:
-        fcntl.flock(self._turnstile, fcntl.LOCK_EX)
+    def together(self) -> Iterator[None]:
+        fcntl.flock(self._turnstile, fcntl.LOCK_EX)  # one at a time, and nobody while it is closed
         try:
-            fcntl.flock(self._lock, how)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
         finally:
             fcntl.flock(self._turnstile, fcntl.LOCK_UN)
         try:
             yield
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        fcntl.flock(self._turnstile, fcntl.LOCK_SH)  # closed by all that want it alone: it opens behind the last one
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+        finally:
+            fcntl.flock(self._turnstile, fcntl.LOCK_UN)
 
     def close(self) -> None:
         os.close(self._lock)
@@ -53,15 +66,15 @@ class Lease:
 
     def shared(self) -> AbstractContextManager[None]:
         """The device together with others."""
-        return self._device.held(fcntl.LOCK_SH)
+        return self._device.together()
 
     def exclusive(self) -> AbstractContextManager[None]:
         """The device alone."""
-        return self._device.held(fcntl.LOCK_EX)
+        return self._device.alone()
 
     def room(self, alone: bool = False) -> AbstractContextManager[None]:
         """The device's memory: `alone` once no other judge has a unit in hand."""
-        return self._room.held(fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        return self._room.alone() if alone else self._room.together()
 
     def close(self) -> None:
         self._device.close()

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from atrex.evaluate import stats
-from atrex.evaluate.answers import Adopted, Answer, Armed, Form, Hosted, Timed, read
+from atrex.evaluate.answers import Adopted, Answer, Armed, Form, Forwarded, Hosted, Timed, read
 from atrex.evaluate.bindings import Bindings, Refresher
 from atrex.evaluate.budgets import Budgets
-from atrex.evaluate.correctness import check_answer, expected
+from atrex.evaluate.correctness import check_interface, check_operands, expected
 from atrex.evaluate.failures import UnitError, UnitFailure
 from atrex.evaluate.noise import Watch
 from atrex.evaluate.seeds import Seeds
@@ -29,6 +29,8 @@ HELD_BLOCKS = 16
 ADOPTION_CALLS = 3
 SPOT_CHECKS = 2
 LOOK_EVERY = 25  # calls from one look at the sentinel to the next
+KEPT_BYTES = 4 << 30
+"""Operands and results that may wait to be verified."""
 
 
 @dataclass
@@ -76,6 +78,20 @@ class Samples:
         return bool(self.launch_us) and stats.percentile(self.launch_us, 10) >= self.delay_us > 0
 
 
+@dataclass
+class Kept:
+    """What a call gave, as the judge copied it, and when."""
+
+    where: str
+    inputs: Mapping[str, torch.Tensor]
+    given: Mapping[str, torch.Tensor]
+    answer: Forwarded | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensors in (self.inputs, self.given) for tensor in tensors.values())
+
+
 class Timing:
     """Times one bound unit. Every method raises UnitFailure, UnitError, Doubt, WorkerDied or WorkerTimeout."""
 
@@ -106,6 +122,7 @@ class Timing:
         inputs = problem.make_inputs(shape, unit_seed, device, fp8)
         form = form or expected(problem, shape, "timed", inputs, fp8).declared
         self.refresher = Refresher(inputs, unit_seed, problem.metadata.structured)
+        self._kept: list[Kept] = []
         self._bind(inputs, form)
 
     def _bind(self, inputs: Mapping[str, torch.Tensor], form: Mapping[str, torch.Tensor]) -> None:
@@ -175,21 +192,37 @@ class Timing:
         samples.outside_us.append(outside)
 
     def spot_check(self) -> None:
-        """Ask for the outputs of the call that has just returned, and compare them. Raises UnitFailure."""
+        """Keep the outputs of the call that has just returned for `verify`. Raises UnitFailure."""
         self.bindings.clear()
         self._ask(Answer, {"op": "show"})
-        case = expected(self.problem, self.shape, "timed call", self.refresher.inputs, self.fp8)
-        check_answer(self.last, case, self.bindings, self.problem, self.place)
-        result = compare(
-            self.problem, self.shape, case.inputs, case.oracle, case.declared, self.bindings.results(self.place)
+        check_operands("timed call", self.refresher.inputs, self.bindings, self.problem, self.place)
+        inputs, given = (
+            {name: tensor.clone() for name, tensor in tensors.items()}
+            for tensors in (self.refresher.inputs, self.bindings.results(self.place))
         )
-        if not result.passed:
-            raise UnitFailure(
-                Stage.RUNTIME,
-                "integrity",
-                f"a timed call gave a wrong {result.output}{result.index or ''}: {result.got}, expected "
-                f"{result.expected}, although the same kernel passed every untimed case",
-            )
+        self.keep(Kept("timed call", inputs, given, self.last))
+
+    def keep(self, kept: Kept) -> None:
+        """For `verify`: a reference takes longer than what is timed, and need not be computed on a device held alone.
+
+        Where there is no room to wait, everything kept is verified at once.
+        """
+        self._kept.append(kept)
+        if sum(k.nbytes for k in self._kept) > KEPT_BYTES:
+            self.verify()
+
+    def verify(self) -> None:
+        """Compare all that was kept. Raises UnitFailure `integrity`, UnitError `folder`."""
+        kept, self._kept = self._kept, []
+        for one in kept:
+            case = expected(self.problem, self.shape, one.where, one.inputs, self.fp8)
+            if one.answer is not None:
+                check_interface(one.answer, case, self.problem)
+            result = compare(self.problem, self.shape, case.inputs, case.oracle, case.declared, one.given)
+            if not result.passed:
+                seen = f"{result.output}{result.index or ''} is {result.got}, expected {result.expected}"
+                reason = f"{one.where}: {seen}, although the same kernel passed every untimed case"
+                raise UnitFailure(Stage.RUNTIME, "integrity", reason)
 
     def run(self, samples: Samples, count: int, watch: Watch) -> None:
         """`count` timed calls with adoption calls and spot checks at secretly drawn places, the sentinel among them."""

@@ -89,15 +89,17 @@ class UnitJudge:
         """A case for readiness, kept where another reference takes long."""
         self._turn = ExitStack()
         self._waits = 0.0  # seconds for which others had the device
+        self._inner = 0.0  # seconds of phases, of which one may lie in another
         self._begun = 0.0
 
     @contextmanager
     def _phase(self, name: str):
-        started, waited = time.monotonic(), self._waits
+        started, others = time.monotonic(), self._waits + self._inner
         try:
             yield
         finally:
-            took = time.monotonic() - started - (self._waits - waited)
+            took = time.monotonic() - started - (self._waits + self._inner - others)
+            self._inner += took
             self.phases[name] = round(self.phases.get(name, 0.0) + took, 4)
 
     @contextmanager
@@ -116,8 +118,9 @@ class UnitJudge:
 
     def _end_turn(self) -> None:
         if self.lease.crowded:  # nothing of this judge may still run, or start, while another times
-            self.setup.settle()
-            self.setup.protocol.synchronize()
+            with self._phase("settle"):
+                self.setup.settle()
+                self.setup.protocol.synchronize()
         self._turn.close()
 
     def _aside(self, aside: bool) -> None:
@@ -357,10 +360,18 @@ class UnitJudge:
             setup.settle()
             timing = self._timing(worker, bindings, attempt)
         watch = Watch(setup.sentinel)
+        doubt = None
         asked = time.monotonic()
         with self.lease.exclusive():
             self._waited(asked)
-            self._timed(timing, watch)
+            try:
+                self._timed(timing, watch)
+            except Doubt as found:
+                doubt = found
+        with self._shared(), self._phase("verify"):
+            timing.verify()
+        if doubt:
+            raise doubt
 
     def _timed(self, timing: Timing, watch: Watch) -> None:
         setup, samples = self.setup, self.samples
