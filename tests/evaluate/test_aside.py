@@ -142,5 +142,5 @@ def test_a_worker_has_as_many_host_threads_as_the_judge_says(monkeypatch, device
     monkeypatch.setattr(torch, "set_grad_enabled", lambda on: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr("atrex.evaluate.worker.protocol_for", lambda *a: SimpleNamespace(warm_up=lambda: None))
-    Bench(DEVICE | {"device": device, "threads": 1}).start()
+    Bench(DEVICE | {"device": device, "threads": 1}).wake()
     assert seen == [1]

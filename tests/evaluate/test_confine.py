@@ -167,7 +167,7 @@ raise RuntimeError(found)
     zygote = Zygote(["landlock"])
     try:
         worker = zygote.spawn({"device": "cpu", "threads": 1})
-        worker.wait_ready()
+        worker.start()
         if worker.held["files"] == "unconfined":
             pytest.skip("bubblewrap does not work here")
         source, cache = worker.place("key", "candidate.py", source)

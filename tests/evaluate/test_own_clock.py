@@ -1,10 +1,11 @@
 """What the judge makes of a device's times: a forged median is caught, a busy host accuses nobody."""
 
+import random
 from types import SimpleNamespace
 
 import pytest
 
-from atrex.evaluate.own_clock import OwnClock
+from atrex.evaluate.own_clock import FEWEST_ROUNDS, ROUNDS, OwnClock
 from atrex.evaluate.performance import Baseline, Samples
 
 ROUND_TRIP = 200.0
@@ -23,7 +24,7 @@ def clock(us, outside, slopes=(), uneven=0.0, mailed=True, varies=0.0):
     made._events, made._mailed, made._uneven_us = True, mailed, 0.0
     left = list(slopes)
 
-    def slope(claim, rounds=5, patience=1):
+    def slope(claim, rounds=5, patience=1, near=None, by=0.0):
         made._uneven_us = uneven
         return left.pop(0) if len(left) > 1 else left[0]
 
@@ -77,3 +78,24 @@ def test_outputs_that_have_no_room_for_batches_of_their_own_leave_the_outside_cl
 def test_a_way_to_the_worker_that_has_become_shorter_is_no_shorter_call(varies, category):
     made = clock([1200.0] * 31, [-200.0] * 31, [1200.0], mailed=False, varies=varies)
     assert outcome(made)[1] == category
+
+
+@pytest.mark.parametrize(
+    ("near", "by", "rounds"), [(None, 0.0, ROUNDS), (20.0, 1.0, FEWEST_ROUNDS), (26.0, 1.0, ROUNDS)]
+)
+def test_batches_that_agree_are_not_repeated_and_those_that_do_not_are(near, by, rounds):
+    made = clock([20.0] * 31, [0.0] * 31)
+    del made._slope
+    made._samples.host_us, made._samples.launch_us = 30.0, [40.0]
+    made._t.protocol = SimpleNamespace(bounded=lambda us: us)
+    made._mailed, made._rng, made._usable = False, random.Random(1), 44
+    done = []
+
+    def batch(count, delay, verified):
+        done.append(count)
+        return 500.0 + count * (delay + 20.0)
+
+    made._batch, made._null_batch = batch, lambda count, delay: 500.0 + count * delay
+    made._spot_check = lambda: None
+    assert made._slope(20.0, near=near, by=by) == pytest.approx(20.0)
+    assert len(done) == 2 * rounds

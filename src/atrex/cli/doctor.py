@@ -172,7 +172,7 @@ def _workers() -> Iterator[Check]:
             name = f"workers on {device}"
             try:
                 worker = zygote.spawn({"device": device, "threads": 1})
-                worker.wait_ready()
+                worker.start()
             except (WorkerDied, WorkerTimeout) as error:
                 yield Check("sandbox", name, False, f"no worker starts: it {error or 'did not answer'}", how)
                 continue

@@ -33,6 +33,7 @@ NULL_WAITS = 15
 WAITING_SLACK_US = 20.0  # what waking up after a wait may differ between two processes
 WAITING_SHARE = 0.25  # the same of host work between the waits
 ROUNDS = 5
+FEWEST_ROUNDS = 3  # after which batches that agree with the claim are enough
 TRIES = 3
 WORK_US = 10_000.0  # device work in the longer batch beyond the shorter one
 HOST_WORK_US = 3000.0  # a CPU that is shared takes a core away every few milliseconds
@@ -102,8 +103,8 @@ class OwnClock:
         t, samples = self._t, self._samples
         slack = max(WAITING_SLACK_US, WAITING_SHARE * claim) if samples.waits else slack_us(claim)
         for patience in range(1, TRIES + 1):  # other load only makes batches longer
-            seen = self._slope(claim, patience=patience)
-            seen += self._null_wait_us() if samples.waits else t.baseline.null_us
+            null = self._null_wait_us() if samples.waits else t.baseline.null_us
+            seen = null + self._slope(claim, patience=patience, near=claim - null, by=slack / 2)
             wrong = self._differs(claim, seen, slack)
             if wrong is None:
                 break
@@ -168,13 +169,15 @@ class OwnClock:
 
     # -- slope -----------------------------------------------------------------------------------------------------
 
-    def _slope(self, claim: float, rounds: int = ROUNDS, patience: int = 1) -> float:
+    def _slope(
+        self, claim: float, rounds: int = ROUNDS, patience: int = 1, near: float | None = None, by: float = 0.0
+    ) -> float:
         """Microseconds per call on a device: slope over two secretly drawn batch sizes, less the null's.
 
         The delay between calls exceeds a call's host time, so that the device is never idle within a batch. A forward
         that waits for the device defeats that; its rounds are waited for one by one, and so are the null's. Whatever
         disturbs a batch makes it longer, so the shortest of several of each size counts. `patience` multiplies the
-        delay and the number of rounds.
+        delay and the number of rounds; a slope that lies `near` something, `by` so much, after fewer is not improved.
         """
         mail_us = MAIL_HOST_US * len(self._mailboxes[0]) if self._mailed else 0.0
         host_us = 1.5 * self._samples.host_us
@@ -191,9 +194,12 @@ class OwnClock:
                 verified = VERIFIED if count == many and (i == 0 or claim <= LONG_US) else 0
                 theirs[count].append(self._batch(count, delay, verified))
                 ours[count].append(self._null_batch(count, delay))
+            slope = (min(theirs[many]) - min(theirs[few]) - min(ours[many]) + min(ours[few])) / (many - few)
+            if near is not None and i + 1 >= FEWEST_ROUNDS and abs(slope - near) <= by:
+                break
         self._spot_check()
         self._uneven_us = max(stats.median(ours[n]) - min(ours[n]) for n in (few, many)) / (many - few)
-        return (min(theirs[many]) - min(theirs[few]) - min(ours[many]) + min(ours[few])) / (many - few)
+        return slope
 
     def _least(self, claim: float) -> tuple[float, float]:
         """On the CPU: what a call takes at least, and what a thread waited for a core in it. Microseconds.
@@ -310,15 +316,19 @@ class OwnClock:
 
     def _check(self, places: list[int], variants: list[int], verified: int) -> None:
         """Every call gave what its variant gave before. Some calls, and those that differ, go to the reference."""
-        odd = []
+        laid = self._bindings.operands(self._usable)
+        touched, differing = [], []
         for i, (place, variant) in enumerate(zip(places, variants, strict=True)):
-            if self._bindings.mutated(self._bindings.operands_in(self._variants[variant]), self._mutates, place):
-                raise UnitFailure(Stage.RUNTIME, "integrity", "a call of a batch changed its operands")
+            touched.append(self._unlike(self._fixed(laid[place]), self._fixed(self._variants[variant])))
             given = self._given(i)
-            if variant not in self._seen:
+            before = self._seen.get(variant, given)
+            differing.append(self._unlike(given, before))
+            if before is given:
                 self._seen[variant] = {name: tensor.clone() for name, tensor in given.items()}
-            elif not _same(given, self._seen[variant]):
-                odd.append(i)
+        found = torch.stack([flag.to(laid.device) for flag in touched + differing]).tolist()  # waits once for all
+        if any(found[: len(places)]):
+            raise UnitFailure(Stage.RUNTIME, "integrity", "a call of a batch changed its operands")
+        odd = [i for i, differs in enumerate(found[len(places) :]) if differs]
         for i in self._rng.sample(range(len(places)), min(verified, len(places))):
             if variants[i] not in self._verified:
                 self._verify(variants[i], self._given(i))
@@ -326,15 +336,24 @@ class OwnClock:
             self._verify(variants[i], self._seen[variants[i]])
             self._verify(variants[i], self._given(i))
 
+    def _fixed(self, row: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Of a place, or a copy of one, what a call must leave as it is: the whole row where nothing may change."""
+        if not self._mutates:
+            return {"": row}
+        operands = self._bindings.operands_in(row)
+        return {name: tensor for name, tensor in operands.items() if name not in self._mutates}
+
+    @staticmethod
+    def _unlike(these: dict[str, torch.Tensor], those: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Whether any bits differ, as a tensor that nobody has waited for."""
+        found = [(raw_words(tensor) != raw_words(those[name])).any() for name, tensor in these.items()]
+        return torch.stack(found).any() if found else torch.tensor(False)
+
     def _verify(self, variant: int, given: dict[str, torch.Tensor]) -> None:
         inputs = self._bindings.operands_in(self._variants[variant])  # nobody writes there any more
         given = {name: tensor.clone() for name, tensor in given.items()}
         self._t.keep(Kept("batch", inputs, given))
         self._verified.add(variant)
-
-
-def _same(these: dict[str, torch.Tensor], those: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(raw_words(tensor), raw_words(those[name])) for name, tensor in these.items())
 
 
 def _doubt(claim: float, what: str) -> Doubt:

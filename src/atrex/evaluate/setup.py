@@ -54,31 +54,34 @@ class Setup:
         return self.chip.fp8 or "e4m3fn"
 
     def spawn(self) -> Worker:
-        """A fresh worker with a scratch folder of its own: the one that `prefork` has ready, or a new one."""
+        """A fresh worker with a scratch folder of its own, its device started. Raises WorkerDied or WorkerTimeout.
+
+        On a device the next one is forked at once: until it is needed it has loaded what it needs and started the
+        driver, which takes longer than its context and nothing from those who time meanwhile.
+        """
         ready, self._next = self._next, None
-        worker = ready or self._fork()
-        worker.wait_ready()
+        worker = self._start(ready) if ready else None
+        if worker is None:
+            worker = self._fork()
+            worker.start()
+        if self.device.type == "cuda":
+            self._next = self._fork()
         return worker
 
-    def settle(self) -> None:
-        """Wait until a worker that was forked ahead has nothing left to do. One that fails to start is let go."""
-        if self._next is None:
-            return
+    @staticmethod
+    def _start(worker: Worker) -> Worker | None:
+        """None for one that was forked ahead and did not come up; a fresh one may."""
         try:
-            self._next.wait_ready()
+            worker.start()
         except (WorkerDied, WorkerTimeout):
-            failed, self._next = self._next, None
-            failed.close()
+            worker.close()
+            return None
+        return worker
 
     def _fork(self) -> Worker:
         # Threads of the host that wait for work beside a device only make its times from outside uneven.
         threads = self.zygote.threads if self.device.type == "cpu" else 1
         return self.zygote.spawn({"device": str(self.device), "threads": threads} | self.protocol_spec)
-
-    def prefork(self) -> None:
-        """Let the next worker start its device while the present one compiles; it is idle before anything is timed."""
-        if self.device.type == "cuda" and self._next is None:
-            self._next = self._fork()
 
     def release(self) -> None:
         """Give the room on the device back that the allocator keeps, if it is much: other judges need it.

@@ -117,10 +117,8 @@ class UnitJudge:
         self._waited(asked)
 
     def _end_turn(self) -> None:
-        if self.lease.crowded:  # nothing of this judge may still run, or start, while another times
-            with self._phase("settle"):
-                self.setup.settle()
-                self.setup.protocol.synchronize()
+        if self.lease.crowded:  # nothing of this judge may still run while another times
+            self.setup.protocol.synchronize()
         self._turn.close()
 
     def _aside(self, aside: bool) -> None:
@@ -260,7 +258,6 @@ class UnitJudge:
         loaded: float | None = self._load(worker)
         for name, make in found:
             with self._shared():
-                setup.prefork()
                 self._case(worker, bindings, name, make, sizes, loaded)
             loaded = None
         self.compile.artifacts = self._artifacts(worker)[0]
@@ -356,8 +353,7 @@ class UnitJudge:
     def _time(self, worker: Worker, bindings: Bindings, attempt: int = 0) -> None:
         setup = self.setup
         self.samples = Samples()
-        with self._shared(), self._phase("settle"):
-            setup.settle()
+        with self._shared(), self._phase("prepare"):
             timing = self._timing(worker, bindings, attempt)
         watch = Watch(setup.sentinel)
         doubt = None

@@ -27,6 +27,7 @@ from atrex.evaluate.probes import PROBES
 from atrex.evaluate.shared_memory import Attached
 from atrex.evaluate.timing import protocol_for
 
+ORDERS = ["start", "load", "artifacts", "bind", "call", "show", "pilot", "retire", "arm", "timed", "batch", "probe"]
 _STAY_AWAKE = 0.2  # seconds
 _ASIDE_AFTER = 0.03  # seconds of compilation after which the device is left to others
 _POISON_AT_MOST = 2 << 30  # bytes of free allocator memory that are overwritten before a call
@@ -63,12 +64,13 @@ class Bench:
 
     # -- compile ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the device and the activity collector: all that can be done before the unit is known."""
+    def wake(self) -> None:
+        """All of the start that takes nothing from those who use the device: libraries, driver, activity collector."""
         torch.set_grad_enabled(False)
         torch.set_num_threads(self.spec["threads"])
         if self.device.type != "cuda":
             return
+        from atrex.evaluate.timing.cuda import start_driver
         from atrex.profiling.collector import CollectorError, device_collector
 
         try:
@@ -77,9 +79,15 @@ class Bench:
             self.collector = collector
         except CollectorError as error:
             self.collector_fault = str(error)
-        torch.cuda.set_device(self.device)
-        self.protocol = protocol_for(self.device, self.spec)
-        self.protocol.warm_up()
+        start_driver()
+
+    def start(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Make the context on the device, and keep it busy for a moment."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            self.protocol = protocol_for(self.device, self.spec)
+            self.protocol.warm_up()
+        return {"started": True}
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Put the DSL's instruments in, then import the candidate and build its Model."""
@@ -368,12 +376,9 @@ def main(channel: Channel, spec: dict[str, Any], held: dict[str, Any]) -> None:
     os.environ["HOME"] = os.environ["TMPDIR"] = spec["scratch"]
     bench = Bench(spec)
     bench.channel = channel
-    bench.start()
+    bench.wake()
     channel.send({"ready": held})  # said before any candidate code could say it otherwise
-    orders = {
-        name: getattr(bench, name)
-        for name in ("load", "artifacts", "bind", "call", "show", "pilot", "retire", "arm", "timed", "batch", "probe")
-    }
+    orders = {name: getattr(bench, name) for name in ORDERS}
     awake = False
     while True:
         try:

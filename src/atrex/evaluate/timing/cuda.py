@@ -17,6 +17,12 @@ _ATTRIBUTE_CLOCK_RATE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, peak, in kHz
 _DEFAULT_CYCLES_PER_US = 2000.0
 
 
+def start_driver() -> None:
+    """Start the driver, which takes longer than a context and makes none (CUDA; elsewhere nothing is done)."""
+    if torch.version.cuda:
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
+
+
 class CudaProtocol(Protocol):
     """`evict` overwrites twice the L2: it leaves the cache full of dirty lines that are nobody's operands.
 
