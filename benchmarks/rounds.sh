@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# What is measured on a GPU, in rounds that end in time and keep what they have:
+#
+#   benchmarks/rounds.sh ROUND OUT [SECONDS]      records, logs and packed run directories go to the folder OUT
+#
+#   vanilla     the first versions of all thirty kernels, judged whole, and the pace of it
+#   kernels     the kernels of kernels/h200, judged whole
+#   validate    references, then wrong and right kernels of every unit that results/ does not hold yet
+#   attacks     every known cheat and its honest twin
+#   judge       repeatability, floor and clocks of the judge; then the honest panel, ten times
+#   baselines   torch, torch.compile and the libraries that are installed, two shapes an operator
+#   rest        references against libraries, the recorder, profiles for the wiki's rules, tests/gpu
+#
+# PYTHON names the interpreter, JUDGES how many judges share the device. Run from the root of a checkout.
+set -u
+
+round=${1:?ROUND, see the head of this file}
+out=${2:?OUT, a folder}
+seconds=${3:-540}
+python=${PYTHON:-python3}
+judges=${JUDGES:-8}
+runs=$(mktemp -d)
+mkdir -p "$out"
+export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}"
+
+left() { echo $((seconds - SECONDS)); }
+within() { # within SECONDS LOG COMMAND...: Ctrl-C when they are over, which keeps what is finished
+	local limit=$1 log=$2 began=$SECONDS
+	shift 2
+	timeout -s INT -k 20 "$limit" "$@" >"$out/$log" 2>&1
+	echo "$log: exit status $?, $((SECONDS - began)) s"
+}
+atrex() { "$python" -m atrex.cli.main "$@"; }
+judged() { # judged CANDIDATES NAME: the whole suite, packed
+	within "$(left)" "$2.txt" "$python" -m atrex.cli.main eval "$1" --device cuda:0 --judges "$judges" --out "$runs/$2"
+	atrex score "$runs/$2" >"$out/$2-score.txt" 2>&1
+	tar czf "$out/$2.tgz" -C "$runs" "$2"
+}
+
+case $round in
+vanilla)
+	judged results/vanilla/triton vanilla
+	"$python" benchmarks/pace.py "$runs/vanilla" --out "$out/h200-pace.json" >"$out/pace.txt" 2>&1
+	cat "$out/pace.txt"
+	;;
+kernels)
+	judged kernels/h200 kernels
+	;;
+validate)
+	cp results/suite-validate-h200.json results/kill-table-h200.json "$out"
+	within "$(left)" validate.txt "$python" -m atrex.cli.main suite validate --device cuda:0 --jobs 4 --resume \
+		--out "$out/suite-validate-h200.json"
+	within "$(left)" mutants.txt "$python" -m atrex.cli.main suite validate --device cuda:0 --mutants --jobs 6 --resume \
+		--budget-s "$(($(left) - 40))" --out "$out/kill-table-h200.json"
+	tail -4 "$out/mutants.txt"
+	;;
+attacks)
+	within "$(left)" attacks.txt "$python" -m atrex.cli.main attacks --device cuda:0 --out "$out/kill-attacks-h200.json"
+	tail -12 "$out/attacks.txt"
+	;;
+judge)
+	within "$(left)" judge.txt "$python" benchmarks/judge.py examples/candidates/triton --device cuda:0 --pace "" \
+		--runs "$runs/judge" --out "$out/h200-judge-again.json"
+	within "$(left)" panel.txt "$python" benchmarks/panel.py --device cuda:0 --times 10 --judges 4 \
+		--out "$out/h200-panel.json"
+	tail -3 "$out/panel.txt"
+	;;
+baselines)
+	within "$(left)" baselines.txt "$python" benchmarks/baselines.py --device cuda:0 --judges "$judges" \
+		--seconds "$(($(left) - 30))" --out "$runs/baselines" --record "$out/h200-baselines.json"
+	tar czf "$out/baselines.tgz" -C "$runs" baselines
+	tail -5 "$out/baselines.txt"
+	;;
+rest)
+	within 60 references.txt "$python" -m benchmarks.references --device cuda:0 --out "$out/references" \
+		--problem fused_rmsnorm_quant causal_conv1d attention_forward
+	within 90 recorder.txt "$python" benchmarks/record_gpu.py record --device cuda:0 --trace "$out/gpu-attach.json.gz" \
+		--out "$out/gpu-attach.json"
+	within 120 fixtures.txt "$python" benchmarks/wiki_fixtures.py --device cuda:0 --out "$out/fixtures"
+	within "$(left)" tests.txt "$python" -m pytest -q -m gpu tests/gpu
+	tail -5 "$out/tests.txt"
+	;;
+*)
+	echo "error: no round $round; see the head of $0" >&2
+	exit 2
+	;;
+esac
+rm -rf "$runs"
