@@ -4,7 +4,7 @@
 #   benchmarks/rounds.sh ROUND OUT [SECONDS]      records, logs and packed run directories go to the folder OUT
 #
 #   vanilla     the first versions of all thirty kernels, judged whole, and the pace of it
-#   kernels     the kernels of kernels/h200, judged whole
+#   kernels     the kernels of kernels/h200, judged whole; those that hang on their first shape are left out
 #   validate    references, then wrong and right kernels of every unit that results/ does not hold yet
 #   attacks     every known cheat and its honest twin
 #   judge       repeatability, floor and clocks of the judge; then the honest panel, ten times
@@ -31,8 +31,12 @@ within() { # within SECONDS LOG COMMAND...: Ctrl-C when they are over, which kee
 	echo "$log: exit status $?, $((SECONDS - began)) s"
 }
 atrex() { "$python" -m atrex.cli.main "$@"; }
-judged() { # judged CANDIDATES NAME: the whole suite, packed
-	within "$(left)" "$2.txt" "$python" -m atrex.cli.main eval "$1" --device cuda:0 --judges "$judges" --out "$runs/$2"
+judged() { # judged CANDIDATES NAME [OPTION...]: the whole suite, packed
+	local folder=$1 name=$2
+	shift 2
+	within "$(left)" "$name.txt" "$python" -m atrex.cli.main eval "$folder" --device cuda:0 --judges "$judges" \
+		--out "$runs/$name" "$@"
+	set -- "$folder" "$name"
 	atrex score "$runs/$2" >"$out/$2-score.txt" 2>&1
 	tar czf "$out/$2.tgz" -C "$runs" "$2"
 }
@@ -44,7 +48,19 @@ vanilla)
 	cat "$out/pace.txt"
 	;;
 kernels)
-	judged kernels/h200 kernels
+	cp -r kernels/h200 "$runs/h200"
+	within 120 first.txt "$python" -m atrex.cli.main eval "$runs/h200" --device cuda:0 --judges "$judges" --out "$runs/first" \
+		--shapes 0 --seeds 1 --no-held-out --no-readiness --compile-budget 40 --execution-budget 3
+	cp "$runs/first/units.jsonl" "$out/first.jsonl"
+	"$python" - "$runs/first/units.jsonl" "$runs/h200" <<-'EOF'
+		import json, pathlib, sys
+		for line in open(sys.argv[1]):
+		    unit = json.loads(line)
+		    if unit["verdict"]["category"] in ("timeout", "timeout_or_oom"):
+		        print("left out:", unit["operator"], unit["verdict"]["reason"])
+		        pathlib.Path(sys.argv[2], unit["operator"] + ".py").unlink()
+	EOF
+	judged "$runs/h200" kernels --compile-budget 40 --execution-budget 3
 	;;
 validate)
 	cp results/suite-validate-h200.json results/kill-table-h200.json "$out"

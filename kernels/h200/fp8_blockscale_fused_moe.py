@@ -5,8 +5,8 @@ Slots are sorted into blocks of `rows` of one expert (histogram and sort of chun
 its rows with two boxes of 128 weight rows (gate and up; or neighbours of w2) that TMA brings; a product over 128 of the
 depth is scaled into fp32 sums by scales that were loaded an iteration ahead. The first product ends in SiLU and fp8 in
 groups of 128. Few rows an expert: the weights are the M side, and streaming them bounds the time; many: 128 rows, bound
-by wgmma and the scaling; very many: a program a multiprocessor goes from tile to tile. Launches depend programmatically,
-so that one starts while the other ends.
+by wgmma and the scaling; very many: a program a multiprocessor goes from tile to tile. Launches depend
+programmatically, so that one starts while the other ends.
 Expected on an H200: shape 2 (1 token, 352 MB) 98 us, S 0.75; shape 3 (32 tokens, 7.2 GB) 1800 us, S 0.83; shape 0
 (30821 tokens) 2600 us, S 0.45. Needs hidden and intermediate sizes that are multiples of 128.
 """
