@@ -25,6 +25,7 @@ from atrex.scoring.records import Performance, Stage
 
 LATE_SHARE = 0.1
 PILOT_CALLS = 5
+LONGER = 4  # times as long as the first delay is the one that tells a wait from a slow launch
 HELD_BLOCKS = 16
 ADOPTION_CALLS = 3
 SPOT_CHECKS = 2
@@ -167,12 +168,19 @@ class Timing:
         """
         host = self._ask(Hosted, {"op": "pilot", "warm": 3, "count": 5}, calls=8).host_us
         samples.host_us = stats.median(host)
-        first = Samples(delay_us=self.protocol.bounded(2 * max(host) + 200.0))
-        for _ in range(PILOT_CALLS):
-            self.call(first, adopt=False)
+        first = self._first(2 * max(host) + 200.0)
+        if first.outlasts:  # launches that were slow look like it; a wait outlasts any delay
+            first = self._first(max(LONGER * first.delay_us, 2 * max(first.launch_us)))
         samples.waits = first.outlasts
         samples.delay_us = self.protocol.bounded(0.0 if samples.waits else 1.5 * stats.median(first.launch_us) + 50.0)
         return stats.median(first.us)
+
+    def _first(self, delay_us: float) -> Samples:
+        """The first calls, behind a delay."""
+        first = Samples(delay_us=self.protocol.bounded(delay_us))
+        for _ in range(PILOT_CALLS):
+            self.call(first, adopt=False)
+        return first
 
     def call(self, samples: Samples, adopt: bool) -> None:
         """One timed (or adoption) call with inputs that no earlier call has seen."""
