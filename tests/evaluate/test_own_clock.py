@@ -68,6 +68,20 @@ def test_the_same_holds_of_a_short_call(uneven, category):
     assert made._short(20.0)[1].category == category
 
 
+@pytest.mark.parametrize(
+    ("outside", "category"),
+    [
+        ([0.0] * 25 + [6000.0] * 6, "unstable"),  # some calls were held up as the batches were
+        ([980.0] * 31, "integrity"),  # every call takes longer than it says
+        ([0.0] * 31, "integrity"),  # no call was held up, batches are longer
+        ([0.0] * 25 + [900.0] * 6, "integrity"),  # by far less than the batches
+    ],
+)
+def test_what_held_up_single_calls_too_explains_longer_batches(outside, category):
+    made = clock([20.0] * 31, outside, [1000.0])
+    assert made._short(20.0)[1].category == category
+
+
 def test_outputs_that_have_no_room_for_batches_of_their_own_leave_the_outside_clock_alone():
     """Batches cannot absolve there: what their calls left out would not be seen."""
     assert outcome(clock([5000.0] * 31, [3000.0] * 31, [5000.0], mailed=False))[1] == "integrity"

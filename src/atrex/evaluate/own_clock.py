@@ -43,6 +43,7 @@ HOST_ROUNDS_IN_DOUBT = 40
 WARM_SHARE = 0.8  # a clock that is 10 % off already shows in the outside times of the calls
 FORGED_SHARE = 0.4  # a shared machine's memory halves its speed from one minute to the next; no time is taken then
 FEWEST_MAILBOXES = 3
+HELD_UP_SHARE = 0.5  # of what batches add to a claim: calls that other work held up by so much explain it
 # Calls of a long batch whose outputs are compared with the reference, beyond those that look odd. Of calls over
 # LONG_US, whose references take seconds, in the first such batch alone.
 VERIFIED = 2
@@ -116,21 +117,34 @@ class OwnClock:
         The time of a forward that waits for the device is host time in part, and varies: there only the first counts.
         """
         if seen > claim + slack:
+            said = f"other work had the cores: the worker's median is {claim:.2f} us, {clock} says {seen:.2f} us"
             if self._uneven_us > slack:
-                said = f"the worker's median is {claim:.2f} us, {clock} says {seen:.2f} us"
-                return Doubt("unstable", f"other work had the cores: {said}, give or take {self._uneven_us:.2f} us")
+                return Doubt("unstable", f"{said}, give or take {self._uneven_us:.2f} us")
+            held_up = self._held_up_us(claim)
+            if held_up > HELD_UP_SHARE * (seen - claim):
+                return Doubt("unstable", f"{said}, but calls one by one were held up by {held_up:.2f} us too")
             return _doubt(claim, f"{clock} says {seen:.2f} us")
         if seen < claim - slack and not self._samples.waits:
             return Doubt("unstable", f"the worker's median is {claim:.2f} us, {clock} says only {seen:.2f} us")
         return None
 
+    def _quick(self, claim: float) -> list[float]:
+        """What calls no slower than the median took from outside beyond what they say: those can have forged it."""
+        samples = self._samples
+        return [beside for beside, us in zip(samples.beside_us, samples.us, strict=True) if us <= claim]
+
+    def _held_up_us(self, claim: float) -> float:
+        """How long such calls were held up on average, beyond what the way varies by; forged time is in all alike."""
+        way, quick = self._t.baseline, self._quick(claim)
+        varies = way.round_trip_p90_us - way.round_trip_p10_us
+        return sum(quick) / len(quick) - stats.percentile(quick, 10) - varies
+
     def _long(self, claim: float) -> tuple[float, Doubt | None]:
         """From outside, call by call; batches decide where that contradicts, and bound the claim where it does not."""
         samples, way = self._samples, self._t.baseline
         added = way.round_trip_p10_us + samples.delay_us - way.DELAY_US
-        # A median is forged by calls under it. Other load makes some of them longer from outside, but not all.
-        quick = [outside - us for outside, us in zip(samples.outside_us, samples.us, strict=True) if us <= claim]
-        seen = claim + stats.percentile(quick, 10) - added
+        # Other load makes some of them longer from outside, but not all.
+        seen = claim + stats.percentile(self._quick(claim), 10) - added
         varies = way.round_trip_p90_us - way.round_trip_p10_us  # a way that has become shorter is no shorter call
         if not -slack_us(claim) - varies <= seen - claim <= slack_us(claim):
             return self._long_in_doubt(claim, seen)
@@ -161,8 +175,7 @@ class OwnClock:
                 return seen, Doubt("unstable", f"the machine's speed varies: the worker's median is {said}")
             return seen, Doubt("integrity", f"the worker's median is {said}")
         # A forged clock is off in every call, other load only in some: the 10th percentile tells them apart.
-        extra = [outside - us for outside, us in zip(samples.outside_us, samples.us, strict=True)]
-        excess = stats.percentile(extra, 10) - baseline.round_trip_us
+        excess = stats.percentile(samples.beside_us, 10) - baseline.round_trip_us
         if excess > max(2 * baseline.round_trip_p90_us, 0.10 * claim):
             return seen, _doubt(claim, f"the judge's outside clock adds {excess:.2f} us")
         return seen, None

@@ -69,6 +69,11 @@ class Samples:
     waits: bool = False
 
     @property
+    def beside_us(self) -> list[float]:
+        """What each call took from outside beyond what it says."""
+        return [outside - us for outside, us in zip(self.outside_us, self.us, strict=True)]
+
+    @property
     def late(self) -> float:
         """Share of the calls whose launch took longer than the delay that should cover it."""
         return sum(us > self.delay_us > 0 for us in self.launch_us) / max(len(self.launch_us), 1)
@@ -132,6 +137,8 @@ class Timing:
         self.bindings.write(self.refresher.inputs)
         laid = self.bindings.operands(self.bindings.places)
         laid[1:].copy_(laid[:1].expand_as(laid[1:]))
+        # All memory that calls will hold is allocated now, while others may use the device, and not under their eyes.
+        self._ask(Armed, {"op": "arm", "place": 0, "held": HELD_BLOCKS - 1})
 
     def limit(self, calls: int) -> float:
         return self.budgets.execution * calls + 5.0

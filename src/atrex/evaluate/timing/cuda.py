@@ -43,6 +43,7 @@ class CudaProtocol(Protocol):
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
         self._driver = ctypes.CDLL("libcuda.so.1") if torch.version.cuda else None
+        self._forget_lines()
         self._cycles_per_us = self._peak_cycles_per_us()
         self.launch_us = 0.0
         """Host time of the last timed call from its queued delay to its queued end: the delay has to be longer."""
@@ -64,10 +65,25 @@ class CudaProtocol(Protocol):
 
     def evict(self, tensors: Sequence[torch.Tensor]) -> None:
         """Flush the whole L2, including lines that were marked persisting."""
+        if self._may_keep_lines():
+            self._forget_lines()
+        self._overwrite()
+
+    def _may_keep_lines(self) -> bool:
+        """Whether somebody has set room for persisting lines aside since the protocol took it away.
+
+        Setting it goes to the kernel's driver, where other processes that start or end stand in the way; asking stays
+        in this process.
+        """
+        if self._driver is None:
+            return False
+        room = ctypes.c_size_t()
+        return self._driver.cuCtxGetLimit(ctypes.byref(room), _LIMIT_PERSISTING_L2) != 0 or room.value != 0
+
+    def _forget_lines(self) -> None:
         if self._driver is not None:
             self._driver.cuCtxSetLimit(_LIMIT_PERSISTING_L2, ctypes.c_size_t(0))
             self._driver.cuCtxResetPersistingL2Cache()
-        self._overwrite()
 
     def _overwrite(self) -> None:
         self._fill += 1
