@@ -4,6 +4,7 @@
 #   benchmarks/rounds.sh ROUND OUT [SECONDS]      records, logs and packed run directories go to the folder OUT
 #
 #   vanilla     the first versions of all thirty kernels, judged whole, and the pace of it
+#   scaling     two operators of short units, with one to four judges on the device
 #   kernels     the kernels of kernels/h200, judged whole; those that hang on their first shape are left out
 #   validate    references, then wrong and right kernels of every unit that results/ does not hold yet
 #   attacks     every known cheat and its honest twin
@@ -18,7 +19,7 @@ round=${1:?ROUND, see the head of this file}
 out=${2:?OUT, a folder}
 seconds=${3:-540}
 python=${PYTHON:-python3}
-judges=${JUDGES:-8}
+judges=${JUDGES:-3}
 runs=$(mktemp -d)
 mkdir -p "$out"
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}"
@@ -46,6 +47,17 @@ vanilla)
 	judged results/vanilla/triton vanilla
 	"$python" benchmarks/pace.py "$runs/vanilla" --out "$out/h200-pace.json" >"$out/pace.txt" 2>&1
 	cat "$out/pace.txt"
+	;;
+scaling)
+	mkdir "$runs/short"
+	cp results/vanilla/triton/fused_add_rms_norm.py results/vanilla/triton/silu_and_mul.py "$runs/short"
+	for n in 1 2 3 4; do
+		within "$(left)" "judges-$n.txt" "$python" -m atrex.cli.main eval "$runs/short" --device cuda:0 --judges $n \
+			--out "$runs/judges-$n"
+	done
+	"$python" benchmarks/pace.py "$runs"/judges-? --out "$out/h200-scaling.json" >"$out/scaling.txt" 2>&1
+	tar czf "$out/scaling.tgz" -C "$runs" judges-1 judges-2 judges-3 judges-4
+	cat "$out/scaling.txt"
 	;;
 kernels)
 	cp -r kernels/h200 "$runs/h200"
