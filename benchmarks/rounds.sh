@@ -3,7 +3,7 @@
 #
 #   benchmarks/rounds.sh ROUND OUT [SECONDS]      records, logs and packed run directories go to the folder OUT
 #
-#   vanilla     the first versions of all thirty kernels, judged whole, and the pace of it
+#   vanilla     the first versions of all thirty kernels on every published shape, and the pace of it
 #   scaling     two operators of short units, with one to four judges on the device
 #   kernels     the kernels of kernels/h200, judged whole; those that hang on their first shape are left out
 #   validate    references, then wrong and right kernels of every unit that results/ does not hold yet
@@ -44,7 +44,7 @@ judged() { # judged CANDIDATES NAME [OPTION...]: the whole suite, packed
 
 case $round in
 vanilla)
-	judged results/vanilla/triton vanilla
+	judged results/vanilla/triton vanilla --shapes published --no-held-out
 	"$python" benchmarks/pace.py "$runs/vanilla" --out "$out/h200-pace.json" >"$out/pace.txt" 2>&1
 	cat "$out/pace.txt"
 	;;
@@ -72,7 +72,7 @@ kernels)
 		        print("left out:", unit["operator"], unit["verdict"]["reason"])
 		        pathlib.Path(sys.argv[2], unit["operator"] + ".py").unlink()
 	EOF
-	judged "$runs/h200" kernels --compile-budget 40 --execution-budget 3
+	judged "$runs/h200" kernels --shapes published --compile-budget 40 --execution-budget 3
 	;;
 validate)
 	cp results/suite-validate-h200.json results/kill-table-h200.json "$out"

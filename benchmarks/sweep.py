@@ -220,7 +220,7 @@ class Sweep:
                     self._lost(process, alive)
                     process.end()
                     del processes[i]
-                    if any(self.queue.left.values()):
+                    if process.step != "starting" and any(self.queue.left.values()):
                         processes.append(Process(process.number, self.options.device, lease))
         finally:
             for process in processes:
@@ -240,6 +240,8 @@ class Sweep:
             else:
                 unit, process.unit = process.unit, None
                 self._add(unit, what)
+            if kind == "lost":  # the process has no device any more
+                return False
             process.unit = self.queue.next(process.number)
             process.enter("given" if process.unit else "idle")
             process.pipe.send((process.unit, str(self._path(process.unit))) if process.unit else None)
@@ -248,8 +250,7 @@ class Sweep:
         return process.unit is not None
 
     def _lost(self, process: Process, hung: bool) -> None:
-        unit = process.unit
-        if unit is None:
+        if (unit := process.unit) is None:
             return
         detail = f"{time.monotonic() - process.since:.0f} s in step {process.step!r}"
         self._add(unit, {"status": "hung" if hung else "died", "detail": detail})
@@ -270,20 +271,21 @@ class Sweep:
         record = {
             "what": "variants of kernels side by side",
             "command": " ".join(["python benchmarks/sweep.py", *sys.argv[1:]]),
-            "versions": self.about,
+            "on": self.about,
             "seconds": round(time.monotonic() - self.started, 1),
             "finished": self.finished,
             "planned": self.planned,
             "rows": self.rows,
         }
         if self.options.out:
+            self.options.out.parent.mkdir(parents=True, exist_ok=True)
             write(self.options.out, json.dumps(record, indent=1))
 
     def table(self) -> str:
         """By shape what `base` takes and what is best, and by operator the label with the best median S."""
         S: dict[str, dict[str, dict[str, float]]] = {}
         for row in self.rows:
-            if row["status"] == "passed":
+            if "S" in row:
                 S.setdefault(row["operator"], {}).setdefault(row["shape"], {})[row["label"]] = row["S"]
         lines = [f"{'operator':30} shape   base us   best us   gain  S best  label"]
         for operator, by_shape in S.items():
@@ -337,8 +339,6 @@ def main() -> None:
         print(f"{len(specs)} operators, {sum(len(spec.variants) for spec in specs.values())} variants")
     if options.list or options.check:
         sys.exit(1 if wrong else 0)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         sweep = Sweep(suite, specs, options, Path(folder))
         try:

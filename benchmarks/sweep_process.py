@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -161,9 +161,8 @@ class Bench:
         with self.together("forward"):
             operands.restore()
             # What an earlier variant left in the allocator's blocks must not pass for this one's outputs.
-            stale = [torch.empty(t.nbytes, dtype=torch.uint8, device=self.device) for t in operands.case.declared.values()]
-            for tensor in stale:
-                tensor.fill_(255)
+            sizes = [tensor.nbytes for tensor in operands.case.declared.values()]
+            stale = [torch.full((size,), 255, dtype=torch.uint8, device=self.device) for size in sizes]
             del stale
             outputs = operands.results(model(*operands.given.values()))
         if fault := self._fault(problem, shape, operands, outputs):
@@ -241,8 +240,7 @@ def work(pipe: connection.Connection, device: str, lease: Path) -> None:
         while (order := pipe.recv()) is not None:
             unit, path = order
             problem = suite.problem(unit.operator)
-            pipe.send(("done", bench.measure(problem, problem.shape(unit.shape), path)))
-            if bench.lost():
-                return
+            result = bench.measure(problem, problem.shape(unit.shape), path)
+            pipe.send(("lost" if bench.lost() else "done", result))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         pass

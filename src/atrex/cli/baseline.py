@@ -23,7 +23,7 @@ def baseline(
     problem: Annotated[
         list[str] | None, typer.Option("--problem", metavar="OP", help="Operator; may be repeated; default: all.")
     ] = None,
-    shapes: Annotated[str | None, typer.Option(help='Shape ids, such as "0,3-5"; default: all.')] = None,
+    shapes: Annotated[str | None, typer.Option(help='Ids, such as "0,3-5", or "published"; default: all.')] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda:N, cuda:0,cuda:1, cuda:all; default: cuda:0.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Randomized input sets per unit.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Run directory; default: runs/<time>-baseline-NAME.")] = None,

@@ -17,7 +17,7 @@ def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A candidate file: what is compared with.")],
     b: Annotated[str, typer.Argument(metavar="B", help="A candidate file: the one that may be faster.")],
     problem: Annotated[str | None, typer.Option(help="Operator; default: what the files are named after.")] = None,
-    shapes: Annotated[str | None, typer.Option(help='Shape ids, such as "0,3-5"; default: all.')] = None,
+    shapes: Annotated[str | None, typer.Option(help='Ids, such as "0,3-5", or "published"; default: all.')] = None,
     dsl: Annotated[str | None, typer.Option(help="Target DSL; default: what each file's imports say.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda:N; default: cuda:0 where there is one.")] = None,
     rounds: Annotated[int, typer.Option(help="Measurements of each shape and candidate, each in a fresh process.")] = 6,

@@ -25,7 +25,7 @@ def compile_command(
         list[str], typer.Argument(help="A .py file exposing Model, or a directory of <operator>.py files.")
     ],
     problem: Annotated[str | None, typer.Option(help="Operator; default: what the file is named after.")] = None,
-    shapes: Annotated[str | None, typer.Option(help='Shape ids, such as "0,3-5"; default: all.')] = None,
+    shapes: Annotated[str | None, typer.Option(help='Ids, such as "0,3-5", or "published"; default: all.')] = None,
     target: Annotated[
         list[str] | None,
         typer.Option(help="cpu, an architecture (sm_90a, gfx942) or a chip (H20); repeatable. Default: the DSL's own."),

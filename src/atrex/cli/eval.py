@@ -17,7 +17,7 @@ def evaluate(
         list[str], typer.Argument(help="A .py file exposing Model, or a directory of <operator>.py files.")
     ],
     problem: Annotated[str | None, typer.Option(help="Operator; default: what the file is named after.")] = None,
-    shapes: Annotated[str | None, typer.Option(help='Shape ids, such as "0,3-5"; default: all.')] = None,
+    shapes: Annotated[str | None, typer.Option(help='Ids, such as "0,3-5", or "published"; default: all.')] = None,
     dsl: Annotated[str | None, typer.Option(help="Target DSL; default: what the candidate's imports say.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda:N, cuda:0,cuda:1, cuda:all; default: cuda:0.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Randomized input sets per unit.")] = 5,

@@ -46,7 +46,7 @@ def validate(
         Path | None, typer.Argument(metavar="[DIR]", help="A problem or suite folder; default: the shipped suite.")
     ] = None,
     problem: Annotated[str | None, typer.Option(help="Only this operator.")] = None,
-    shapes: Annotated[str | None, typer.Option(help='Shape ids, such as "0,3-5"; default: all.')] = None,
+    shapes: Annotated[str | None, typer.Option(help='Ids, such as "0,3-5", or "published"; default: all.')] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
     run_all: Annotated[bool, typer.Option("--all", help="Run shapes of any size on the CPU too.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 1,

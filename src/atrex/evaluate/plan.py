@@ -11,7 +11,7 @@ from atrex.evaluate.budgets import SizeLimit
 from atrex.evaluate.candidates import Candidate, static_fault
 from atrex.evaluate.unit import Unit
 from atrex.problems.model import Problem, Shape, Suite
-from atrex.problems.shape_ids import select_shapes
+from atrex.problems.shape_ids import names_shapes, select_shapes
 from atrex.scoring.records import NO_DSL
 
 
@@ -66,7 +66,7 @@ def make_plan(
 
         chosen = select_shapes(problem, shapes)
         _refuse(candidate, problem, chosen[0])
-        if shapes is None:
+        if not names_shapes(shapes):
             chosen = [shape for shape in chosen if fits(shape)]
         chosen = [shape for shape in chosen if (problem.operator, shape.id) not in left_out]
         if first_only:

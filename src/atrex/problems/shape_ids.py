@@ -8,13 +8,27 @@ from collections.abc import Iterable
 from atrex.errors import UserError
 from atrex.problems.model import Problem, Shape
 
+PUBLISHED = "published"
+"""In place of ids: the shapes of the published release."""
+
 _RANGE = re.compile(r"(\d+)-(\d+)")
 
 
+def names_shapes(text: str | None) -> bool:
+    """Whether somebody has picked shapes one by one."""
+    return text not in (None, PUBLISHED)
+
+
 def select_shapes(problem: Problem, text: str | None) -> list[Shape]:
-    """The shapes that "0,3-5" names, in the suite's order; all of them for None. Raises UserError."""
+    """The shapes that "0,3-5" or "published" names, in the suite's order; all of them for None. Raises UserError."""
     if text is None:
         return list(problem.shapes.values())
+    if text == PUBLISHED:
+        meta = problem.metadata.shapes
+        found = [s for s in problem.shapes.values() if s.id in meta and meta[s.id].origin == PUBLISHED]
+        if not found:
+            raise UserError(f"--shapes {PUBLISHED}: {problem.operator} has no published shape")
+        return found
     wanted = set(expanded(text))
     for shape_id in expanded(text):
         if shape_id not in problem.shapes:
