@@ -151,6 +151,14 @@ def test_no_reference_is_computed_on_a_device_that_is_held_alone_while_there_is_
     assert len(asked) > performance.SPOT_CHECKS and set(asked) == {held}
 
 
+def test_what_is_verified_afterwards_leaves_the_device_to_others_in_between(crowded, monkeypatch):
+    judge, turns = crowded(HONEST)
+    monkeypatch.setattr("atrex.evaluate.unit.TURN_SECONDS", 1e-9)
+    assert judge.run().verdict.status == "passed"
+    after = len(turns.taken) - 1 - turns.taken.index("exclusive")
+    assert after > performance.SPOT_CHECKS + 2
+
+
 def test_a_candidate_that_found_the_memory_full_is_judged_again_alone(crowded):
     judge, turns = crowded(HONEST.replace("h = x.float()", "raise torch.OutOfMemoryError('CUDA out of memory')"))
     assert judge.run().verdict.category == "exception" and turns.rooms == [False, True]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,10 +228,11 @@ class Timing:
         if sum(k.nbytes for k in self._kept) > KEPT_BYTES:
             self.verify()
 
-    def verify(self) -> None:
-        """Compare all that was kept. Raises UnitFailure `integrity`, UnitError `folder`."""
-        kept, self._kept = self._kept, []
-        for one in kept:
+    def verify(self, seconds: float = math.inf) -> bool:
+        """Compare what was kept, one or until the time is over; whether any is left. Raises UnitFailure, UnitError."""
+        end = time.monotonic() + seconds
+        while self._kept:
+            one = self._kept.pop()
             case = expected(self.problem, self.shape, one.where, one.inputs, self.fp8)
             if one.answer is not None:
                 check_interface(one.answer, case, self.problem)
@@ -238,6 +241,9 @@ class Timing:
                 seen = f"{result.output}{result.index or ''} is {result.got}, expected {result.expected}"
                 reason = f"{one.where}: {seen}, although the same kernel passed every untimed case"
                 raise UnitFailure(Stage.RUNTIME, "integrity", reason)
+            if time.monotonic() >= end:
+                break
+        return bool(self._kept)
 
     def run(self, samples: Samples, count: int, watch: Watch) -> None:
         """`count` timed calls with adoption calls and spot checks at secretly drawn places, the sentinel among them."""

@@ -45,6 +45,7 @@ from atrex.scoring.records import (
 
 CALM_SECONDS = 10.0  # how long a noisy device is waited for before a unit is measured again
 LONG_SECONDS = 5.0  # predicted for a unit whose references are so long that one of them is used twice
+TURN_SECONDS = 0.5  # of references after which a judge lets others have the device
 _ANSWER_SLACK = 5.0  # seconds beyond a budget for the way there and back
 
 
@@ -364,8 +365,10 @@ class UnitJudge:
                 self._timed(timing, watch)
             except Doubt as found:
                 doubt = found
-        with self._shared(), self._phase("verify"):
-            timing.verify()
+        left = True
+        while left:
+            with self._shared(), self._phase("verify"):
+                left = timing.verify(TURN_SECONDS)
         if doubt:
             raise doubt
 
