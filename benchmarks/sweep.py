@@ -4,28 +4,30 @@
     python benchmarks/sweep.py --list
     python benchmarks/sweep.py --check
 
-kernels/sweeps/OPERATOR.json names the shapes that decide and the variants: replacements of text in
-kernels/h200/OPERATOR.py, each of a text that is there exactly once, or another file. A variant may say to which of the
-shapes it applies. `base`, the kernel as it is, and `vanilla`, the first version, are always there.
+kernels/sweeps/OPERATOR.json names the shapes that decide and the variants: changes of kernels/h200/OPERATOR.py, each
+of a text that is there exactly once, or another file. A variant may say on which of the shapes it is another kernel.
+`base`, the kernel as it is, and `vanilla`, the first version, are always there.
 
     {"shapes": [0, 3], "variants": {"label": [["old", "new"]], "other": {"file": "kernels/gluon/OPERATOR.py"},
                                     "some": {"replace": [["old", "new"]], "shapes": [3]}}}
 
-Variants are trusted: no judge, and no process for each. Every process has some pairs of operator and shape, whose
-inputs and expected outputs it makes once; it compiles and checks beside the others, and times alone. One that says
-nothing for --patience seconds is killed; a new one goes on without the variant that it had in hand. Every result is in
---out at once; first comes `base` everywhere, then the variants in turn, `vanilla` last.
+Variants are trusted: no judge, and no process for each. A process has some pairs of operator and shape, whose inputs
+and expected outputs it makes once; it compiles and checks beside the others, and times alone. One that says nothing for
+--patience seconds is killed; a new one goes on without the variant that it had in hand. Every result is in --out at
+once; first comes `base` everywhere, then the variants in turn, `vanilla` last.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -42,16 +44,13 @@ from atrex.problems.model import Problem, Suite  # noqa: E402
 from atrex.roofline.bound import roofline  # noqa: E402
 
 CHIP = "H200"
-RUNS = 15.0
-"""Seconds at most for a step that only runs kernels: while one hangs, nobody can time."""
-STARTS = 120.0
-"""Seconds at least for a process to start, and for a compiler."""
+RUNS = 15.0  # seconds at most for a step that only runs kernels: while one hangs, nobody can time
+STARTS = 120.0  # seconds at least for a process to start, and for a compiler
 
 
 class Variant(NamedTuple):
     text: str
-    shapes: frozenset[str] | None
-    """Where it is another kernel than `base`; None: everywhere."""
+    shapes: frozenset[str] | None  # where it is another kernel than `base`; None: everywhere
 
     def fits(self, shape: str) -> bool:
         return self.shapes is None or shape in self.shapes
@@ -166,15 +165,15 @@ class Process:
 
     def hangs(self, patience: float) -> bool:
         """Waiting for the device is no fault of a process."""
-        limits = {"starting": max(STARTS, patience), "compiling": max(STARTS, patience)}
-        limits |= {"forward": min(RUNS, patience), "timing": min(RUNS, patience)}
-        limit = limits.get(self.step, patience)
-        return self.step not in ("waiting", "idle") and time.monotonic() - self.since > limit
+        longer, shorter = max(STARTS, patience), min(RUNS, patience)
+        limits = {"starting": longer, "compiling": longer, "forward": shorter, "timing": shorter, "waiting": math.inf}
+        return time.monotonic() - self.since > limits.get(self.step, patience)
 
-    def end(self) -> None:
+    def end(self, wait: bool = True) -> None:
         self._process.kill()
-        self._process.join(5)
-        self.pipe.close()
+        if wait:
+            self._process.join(5)
+            self.pipe.close()
 
 
 class Sweep:
@@ -223,8 +222,9 @@ class Sweep:
                     if process.step != "starting" and any(self.queue.left.values()):
                         processes.append(Process(process.number, self.options.device, lease))
         finally:
-            for process in processes:
-                process.end()
+            for wait in (False, True):
+                for process in processes:
+                    process.end(wait)
         self.finished = len(self.rows) == self.planned
         self._save()
 
@@ -238,16 +238,18 @@ class Sweep:
             if kind == "ready":
                 self.about = what
             else:
-                unit, process.unit = process.unit, None
-                self._add(unit, what)
+                done, process.unit = process.unit, None
+                self._add(done, what)
             if kind == "lost":  # the process has no device any more
                 return False
-            process.unit = self.queue.next(process.number)
-            process.enter("given" if process.unit else "idle")
-            process.pipe.send((process.unit, str(self._path(process.unit))) if process.unit else None)
+            if (unit := self.queue.next(process.number)) is None:
+                return False
+            process.enter("given")
+            process.unit = unit
+            process.pipe.send((unit, str(self._path(unit))))
         except (EOFError, OSError):
             return False
-        return process.unit is not None
+        return True
 
     def _lost(self, process: Process, hung: bool) -> None:
         if (unit := process.unit) is None:
@@ -268,15 +270,9 @@ class Sweep:
         self._save()
 
     def _save(self) -> None:
-        record = {
-            "what": "variants of kernels side by side",
-            "command": " ".join(["python benchmarks/sweep.py", *sys.argv[1:]]),
-            "on": self.about,
-            "seconds": round(time.monotonic() - self.started, 1),
-            "finished": self.finished,
-            "planned": self.planned,
-            "rows": self.rows,
-        }
+        record = {"what": "variants of kernels side by side", "command": " ".join(["python", *sys.argv]), **self.about}
+        record |= {"seconds": round(time.monotonic() - self.started, 1), "finished": self.finished}
+        record |= {"planned": self.planned, "rows": self.rows}
         if self.options.out:
             self.options.out.parent.mkdir(parents=True, exist_ok=True)
             write(self.options.out, json.dumps(record, indent=1))
@@ -290,15 +286,12 @@ class Sweep:
         lines = [f"{'operator':30} shape   base us   best us   gain  S best  label"]
         for operator, by_shape in S.items():
             for shape, found in by_shape.items():
-                limit, best = self.roofline[operator, shape], max(found, key=lambda label: found[label])
-                base = limit / found["base"] if "base" in found else float("nan")
-                us = limit / found[best]
-                lines.append(
-                    f"{operator:30} {shape:>5} {base:9.2f} {us:9.2f} {base / us - 1:6.1%} {found[best]:7.3f}  {best}"
-                )
-            medians = self._medians(operator, by_shape)
-            if medians:
-                best = max(medians, key=lambda label: medians[label])
+                limit, best = self.roofline[operator, shape], max(found, key=found.get)
+                base, us = limit / found.get("base", math.nan), limit / found[best]
+                times = f"{base:9.2f} {us:9.2f} {base / us - 1:6.1%}"
+                lines.append(f"{operator:30} {shape:>5} {times} {found[best]:7.3f}  {best}")
+            if medians := self._medians(operator, by_shape):
+                best = max(medians, key=medians.get)
                 base = f"{medians['base']:.3f}" if "base" in medians else "-"
                 lines.append(f"{operator:30} median S: base {base}, best {medians[best]:.3f} {best}")
         return "\n".join(lines)
@@ -315,42 +308,36 @@ class Sweep:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("operators", nargs="*", metavar="OP", help="default: all that have a spec")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--seconds", type=float, default=500.0, help="when to stop")
     parser.add_argument("--jobs", type=int, default=12, help="processes")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds of silence that a process may take")
-    parser.add_argument("--shapes", type=_names, help="instead of those of the specs: 0,3")
-    parser.add_argument("--labels", type=_names, help="only these variants: base,pdl-off")
+    parser.add_argument("--shapes", type=names, help="instead of those of the specs: 0,3")
+    parser.add_argument("--labels", type=names, help="only these variants: base,pdl-off")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the record")
     parser.add_argument("--root", type=Path, default=ROOT, help="where kernels/ and results/ are")
     parser.add_argument("--list", action="store_true", help="print shapes and labels and do nothing else")
     parser.add_argument("--check", action="store_true", help="make every variant of every spec and do nothing else")
     options = parser.parse_args()
     suite = load_suite()
-    names = options.operators or sorted(path.stem for path in (options.root / "kernels" / "sweeps").glob("*.json"))
-    specs = {name: read_spec(options.root, name, suite.problem(name)) for name in names}
+    listed = sorted(path.stem for path in (options.root / "kernels" / "sweeps").glob("*.json"))
+    specs = {name: read_spec(options.root, name, suite.problem(name)) for name in options.operators or listed}
     wrong = [line for spec in specs.values() for line in spec.wrong]
-    print("\n".join(f"error: {line}" for line in wrong), file=sys.stderr, end="\n" if wrong else "")
-    if options.list:
-        for name, spec in specs.items():
-            print(f"{name}: shapes {', '.join(spec.shapes)}; {', '.join(spec.variants)}")
-    if options.check:
-        print(f"{len(specs)} operators, {sum(len(spec.variants) for spec in specs.values())} variants")
+    for line in wrong:
+        print(f"error: {line}", file=sys.stderr)
     if options.list or options.check:
+        for name, spec in specs.items() if options.list else ():
+            print(f"{name}: shapes {', '.join(spec.shapes)}; {', '.join(spec.variants)}")
+        print(f"{len(specs)} operators, {sum(len(spec.variants) for spec in specs.values())} variants")
         sys.exit(1 if wrong else 0)
     with tempfile.TemporaryDirectory() as folder:
         sweep = Sweep(suite, specs, options, Path(folder))
-        try:
+        with suppress(KeyboardInterrupt):
             sweep.run()
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
     print(sweep.table())
-    print(f"{time.monotonic() - sweep.started:.0f} s, {'finished' if sweep.finished else 'not finished'}")
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
+    print("finished" if sweep.finished else "not finished")
 
 
 if __name__ == "__main__":
