@@ -1,12 +1,13 @@
 """FP8 matrix product with a scale per block of either operand: persistent and warp-specialized, in Gluon for Hopper.
 
-Two consumer warpgroups hold 128 x 128 sums each (a tile is 256 x 128); a k-block is two products of 64 x 128 x 128
-into fresh registers, which are scaled into the sums while the other warpgroup has the tensor cores. Three warps copy:
-one for each warpgroup's rows of a, one for b, each with a ring of its own. Warpgroup 1 stays LEAD k-blocks behind
-warpgroup 0, so that the fp32 sums of one are written while the other multiplies. Few rows: tiles of 128 x 64 fill the
-multiprocessors.
-Bound by the tensor cores (power holds fp8 at about 1470 TFLOP/s) and by what the L2 gives (48 KB in 1024 cycles).
-Predicted: n = k = 2048, m = 250880: 1.95 ms, S 0.55; n = k = 4096, m = 65536: 1.8 ms, S 0.62; m = 237: 14 us, S 0.32.
+Two consumer warpgroups hold 64 x 256 sums each (a tile is 128 x 256); a k-block is four products of 64 x 64 x 128, one
+of which is scaled into the sums while the next is multiplied (multiply_wide). Three warps copy: one for each
+warpgroup's rows of a, one for b, each with a ring of its own. Warpgroup 1 stays LEAD k-blocks behind warpgroup 0, so
+that the fp32 sums of one are written while the other multiplies. Fewer rows: 128 x 128 or 64, one product a k-block.
+A k-block, in cycles of a multiprocessor: tensor cores 1024, shared memory 1024 (80 KB read by products, 48 KB written),
+instructions 510, and 48 KB from the L2, which was seen to give 7.2 TB/s (0.88 us); power holds fp8 at 1470 TFLOP/s.
+Measured before, with 256 x 128 tiles of products that were waited for: 0.99 us a k-block, 1.9 us more a tile.
+Predicted: n = k = 2048, m = 704512: 5.3 ms, S 0.56; n = k = 4096, m = 299520: 8.5 ms, S 0.60; m = 237: 14 us, S 0.32.
 """
 
 import torch
@@ -30,8 +31,12 @@ def config(m: int, n: int, k: int) -> dict[str, int]:
     if triton.cdiv(large, UNITS) > 0.55 * triton.cdiv(small, UNITS):
         lead = 2 if small > 2 * UNITS and k >= 1024 else 0
         return {"WAVES": 1, "BLOCK_N": 128, "A_SLOTS": 4, "B_SLOTS": 6, "LEAD": lead, "BAND": 16}
-    return {"WAVES": 2, "BLOCK_N": 128, "A_SLOTS": 3, "B_SLOTS": 8, "LEAD": 4 if large > UNITS and k >= 1024 else 0,
-            "BAND": 8}
+    # BLOCK_N 256: 64 x 256 sums a warpgroup. WAVES 2: 128 x 128, which it replaced (0.50 to 0.54 where measured).
+    lead = large > UNITS and k >= 1024
+    if n % 256 == 0:
+        return {"WAVES": 1, "BLOCK_N": 256, "A_SLOTS": 4, "B_SLOTS": 5, "LEAD": 2 if lead else 0,
+                "BAND": 16 if n <= 2048 else 8}
+    return {"WAVES": 2, "BLOCK_N": 128, "A_SLOTS": 3, "B_SLOTS": 8, "LEAD": 4 if lead else 0, "BAND": 8}
 
 
 @gluon.jit
@@ -94,14 +99,14 @@ def copy_b(desc, ring, full, done0, done1, tiles_m, tiles_n, BAND: gl.constexpr,
 
 
 @gluon.jit
-def store_rows(acc, out_ptr, row, col, m, N: gl.constexpr):
-    """One 64-row piece; a quad of threads writes whole sectors, which nobody reads again here."""
+def store_rows(acc, out_ptr, row, col, m, N: gl.constexpr, WIDTH: gl.constexpr):
+    """One 64-row piece of a tile WIDTH wide; a quad of threads writes whole sectors, which nobody reads again here."""
     ROWS: gl.constexpr = acc.shape[0]
     COLS: gl.constexpr = acc.shape[1]
     rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, acc.type.layout))
     cols = gl.arange(0, COLS, layout=gl.SliceLayout(0, acc.type.layout))
     live = (rows < m - row)[:, None]
-    if N % COLS != 0:
+    if N % WIDTH != 0:
         live = live & (cols < N - col)[None, :]
     out = out_ptr + row.to(gl.int64) * N + col
     gl.store(out + rows[:, None] * N + cols[None, :], acc, mask=live, cache_modifier=".cs")
@@ -173,16 +178,86 @@ def multiply(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_scales_
                 acc1 = add_scaled(acc1, product, scale1)
             a_slot, a_phase = advance(a_slot, a_phase, A_SLOTS)
             b_slot, b_phase = advance(b_slot, b_phase, B_SLOTS)
-        store_rows(acc0, out_ptr, row, tile_n * BN, m, N)
+        store_rows(acc0, out_ptr, row, tile_n * BN, m, N, BN)
         if WAVES == 2:
-            store_rows(acc1, out_ptr, row + 64, tile_n * BN, m, N)
+            store_rows(acc1, out_ptr, row + 64, tile_n * BN, m, N, BN)
+
+
+@gluon.jit
+def multiply_wide(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_scales_ptr, out_ptr, m, tiles_m,
+                  tiles_n, PART: gl.constexpr, LEAD: gl.constexpr, BAND: gl.constexpr, GROUP: gl.constexpr,
+                  N: gl.constexpr, BLOCKS: gl.constexpr):
+    """64 x 256 sums in four pieces: a piece is multiplied while the one before is scaled into its sums. Rows of a come
+    from registers, so that a piece of 64 columns reads b alone from shared memory."""
+    A_SLOTS: gl.constexpr = a_ring.shape[0]
+    B_SLOTS: gl.constexpr = b_ring.shape[0]
+    BN: gl.constexpr = b_ring.shape[1]
+    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 32])
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout, 4)
+    zero = gl.zeros([64, 64], gl.float32, layout=layout)
+    inside = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
+    a_slot = 0
+    a_phase = 0
+    b_slot = 0
+    b_phase = 0
+    if LEAD > 0 and PART == 1:
+        mbarrier.wait(lead, 0)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_place(tile, tiles_m, tiles_n, BAND)
+        row = tile_m * 128 + PART * 64
+        b_scale_ptr0 = b_scales_ptr + (tile_n * BN // GROUP) * BLOCKS
+        b_scale_ptr1 = b_scales_ptr + gl.minimum((tile_n * BN + 128) // GROUP, N // GROUP - 1) * BLOCKS
+        b_scale0 = gl.load(b_scale_ptr0)
+        b_scale1 = gl.load(b_scale_ptr1)
+        a_scale_ptr = a_scales_ptr + row.to(gl.int64) * BLOCKS + inside * BLOCKS
+        live = inside < m - row
+        a_scale = gl.load(a_scale_ptr, mask=live, other=0.0)
+        acc0 = zero
+        acc1 = zero
+        acc2 = zero
+        acc3 = zero
+        for block in range(BLOCKS):
+            mbarrier.wait(a_full.index(a_slot), a_phase)
+            a = a_ring.index(a_slot).load(operand)
+            mbarrier.wait(b_full.index(b_slot), b_phase)
+            b = b_ring.index(b_slot)
+            product0 = warpgroup_mma(a, b.slice(0, 64).permute((1, 0)), zero, use_acc=False, is_async=True)
+            product1 = warpgroup_mma(a, b.slice(64, 64).permute((1, 0)), zero, use_acc=False, is_async=True)
+            # The scales of the next block arrive while this one is multiplied.
+            ahead = gl.minimum(block + 1, BLOCKS - 1)
+            scale0 = a_scale * b_scale0
+            scale1 = a_scale * b_scale1
+            a_scale = gl.load(a_scale_ptr + ahead, mask=live, other=0.0)
+            b_scale0 = gl.load(b_scale_ptr0 + ahead)
+            b_scale1 = gl.load(b_scale_ptr1 + ahead)
+            product0 = warpgroup_mma_wait(1, deps=[product0])
+            acc0 = add_scaled(acc0, product0, scale0)
+            # Long since here: a loop that the sums above are not moved across.
+            mbarrier.wait(a_full.index(a_slot), a_phase)
+            product2 = warpgroup_mma(a, b.slice(128, 64).permute((1, 0)), zero, use_acc=False, is_async=True)
+            product1 = warpgroup_mma_wait(1, deps=[product1])
+            acc1 = add_scaled(acc1, product1, scale0)
+            # Long since here: a loop that the sums above are not moved across.
+            mbarrier.wait(a_full.index(a_slot), a_phase)
+            product3 = warpgroup_mma(a, b.slice(192, 64).permute((1, 0)), zero, use_acc=False, is_async=True)
+            product2 = warpgroup_mma_wait(1, deps=[product2])
+            acc2 = add_scaled(acc2, product2, scale1)
+            product3 = warpgroup_mma_wait(0, deps=[product3])
+            mbarrier.arrive(done.index(b_slot))
+            acc3 = add_scaled(acc3, product3, scale1)
+            a_slot, a_phase = advance(a_slot, a_phase, A_SLOTS)
+            b_slot, b_phase = advance(b_slot, b_phase, B_SLOTS)
+        store_rows(acc0, out_ptr, row, tile_n * BN, m, N, BN)
+        store_rows(acc1, out_ptr, row, tile_n * BN + 64, m, N, BN)
+        store_rows(acc2, out_ptr, row, tile_n * BN + 128, m, N, BN)
+        store_rows(acc3, out_ptr, row, tile_n * BN + 192, m, N, BN)
 
 
 # The number of rows changes from call to call: it must not make another specialization.
 @gluon.jit(do_not_specialize=["m"])
 def block_scaled_mm_kernel(a_desc, b_desc, a_scales_ptr, b_scales_ptr, out_ptr, m, N: gl.constexpr,
                            BLOCKS: gl.constexpr, A_SLOTS: gl.constexpr, B_SLOTS: gl.constexpr, LEAD: gl.constexpr,
-                           BAND: gl.constexpr, SPREAD: gl.constexpr):
+                           BAND: gl.constexpr, GROUP: gl.constexpr):
     ROWS: gl.constexpr = a_desc.block_type.shape[0]
     BN: gl.constexpr = b_desc.block_type.shape[0]
     BK: gl.constexpr = a_desc.block_type.shape[1]
@@ -206,19 +281,34 @@ def block_scaled_mm_kernel(a_desc, b_desc, a_scales_ptr, b_scales_ptr, out_ptr, 
         mbarrier.init(done0.index(slot), count=1)
         mbarrier.init(done1.index(slot), count=1)
     mbarrier.init(lead, count=1)
-    gl.warp_specialize(
-        [
-            (multiply, (a_ring0, b_ring, a_full0, b_full, done0, lead, a_scales_ptr, b_scales_ptr, out_ptr,
-                        m, tiles_m, tiles_n, 0, LEAD, BAND, SPREAD, N, BLOCKS)),
-            (multiply, (a_ring1, b_ring, a_full1, b_full, done1, lead, a_scales_ptr, b_scales_ptr, out_ptr,
-                        m, tiles_m, tiles_n, 1, LEAD, BAND, SPREAD, N, BLOCKS)),
-            (copy_a, (a_desc, a_ring0, a_full0, done0, lead, tiles_m, tiles_n, 0, LEAD, BAND, BLOCKS)),
-            (copy_a, (a_desc, a_ring1, a_full1, done1, lead, tiles_m, tiles_n, 1, LEAD, BAND, BLOCKS)),
-            (copy_b, (b_desc, b_ring, b_full, done0, done1, tiles_m, tiles_n, BAND, BLOCKS)),
-        ],
-        [4, 1, 1, 1],
-        [240, 24, 24, 24],
-    )  # fmt: skip
+    if BN == 256:
+        gl.warp_specialize(
+            [
+                (multiply_wide, (a_ring0, b_ring, a_full0, b_full, done0, lead, a_scales_ptr, b_scales_ptr, out_ptr,
+                                 m, tiles_m, tiles_n, 0, LEAD, BAND, GROUP, N, BLOCKS)),
+                (multiply_wide, (a_ring1, b_ring, a_full1, b_full, done1, lead, a_scales_ptr, b_scales_ptr, out_ptr,
+                                 m, tiles_m, tiles_n, 1, LEAD, BAND, GROUP, N, BLOCKS)),
+                (copy_a, (a_desc, a_ring0, a_full0, done0, lead, tiles_m, tiles_n, 0, LEAD, BAND, BLOCKS)),
+                (copy_a, (a_desc, a_ring1, a_full1, done1, lead, tiles_m, tiles_n, 1, LEAD, BAND, BLOCKS)),
+                (copy_b, (b_desc, b_ring, b_full, done0, done1, tiles_m, tiles_n, BAND, BLOCKS)),
+            ],
+            [4, 1, 1, 1],
+            [240, 24, 24, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (multiply, (a_ring0, b_ring, a_full0, b_full, done0, lead, a_scales_ptr, b_scales_ptr, out_ptr,
+                            m, tiles_m, tiles_n, 0, LEAD, BAND, GROUP // BN, N, BLOCKS)),
+                (multiply, (a_ring1, b_ring, a_full1, b_full, done1, lead, a_scales_ptr, b_scales_ptr, out_ptr,
+                            m, tiles_m, tiles_n, 1, LEAD, BAND, GROUP // BN, N, BLOCKS)),
+                (copy_a, (a_desc, a_ring0, a_full0, done0, lead, tiles_m, tiles_n, 0, LEAD, BAND, BLOCKS)),
+                (copy_a, (a_desc, a_ring1, a_full1, done1, lead, tiles_m, tiles_n, 1, LEAD, BAND, BLOCKS)),
+                (copy_b, (b_desc, b_ring, b_full, done0, done1, tiles_m, tiles_n, BAND, BLOCKS)),
+            ],
+            [4, 1, 1, 1],
+            [240, 24, 24, 24],
+        )  # fmt: skip
 
 
 class Model(torch.nn.Module):
@@ -239,6 +329,6 @@ class Model(torch.nn.Module):
             TensorDescriptor.from_tensor(a, [rows, BLOCK_K], layout),
             TensorDescriptor.from_tensor(b, [cols, BLOCK_K], layout),
             a_scales, b_scales, out, m, N=n, BLOCKS=k // BLOCK_K, A_SLOTS=c["A_SLOTS"], B_SLOTS=c["B_SLOTS"],
-            LEAD=c["LEAD"], BAND=c["BAND"], SPREAD=self.group_n // cols, num_warps=4, maxnreg=168,
+            LEAD=c["LEAD"], BAND=c["BAND"], GROUP=self.group_n, num_warps=4, maxnreg=168,
         )  # fmt: skip
         return out
