@@ -968,13 +968,7 @@ def find_block(bounds_ptr, used_ptr, sequences, blocks, TOKENS: gl.constexpr, UN
     """Of TOKENS queries each, later blocks first: this program's sequence, where its block begins and how many keys it
     sees; none where the sequence has no more queries, or so few that another kernel takes them."""
     block = blocks - 1 - gl.program_id(0) // UNITS
-    low = 0
-    high = sequences - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        here = gl.load(bounds_ptr + middle) // TOKENS + middle <= block
-        low = gl.where(here, middle, low)
-        high = gl.where(here, high, middle - 1)
+    low = find_sequence(bounds_ptr, sequences, block, 1, TOKENS, 4)
     first = gl.load(bounds_ptr + low)
     new = gl.load(bounds_ptr + low + 1) - first
     length = gl.load(used_ptr + low)
