@@ -20,8 +20,8 @@ out=${2:?OUT, a folder}
 seconds=${3:-540}
 python=${PYTHON:-python3}
 judges=${JUDGES:-3}
-runs=$(mktemp -d)
-mkdir -p "$out"
+runs=runs/round-$round
+rm -rf "$runs"; mkdir -p "$out" "$runs"
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
 left() { echo $((seconds - SECONDS)); }
