@@ -6,6 +6,7 @@
 #   vanilla     the first versions of all thirty kernels on every published shape, and the pace of it
 #   scaling     two operators of short units, with one to four judges on the device
 #   kernels     the kernels of kernels/h200, judged whole; those that hang on their first shape are left out
+#   sweep       variants of every kernel against each other
 #   validate    references, then wrong and right kernels of every unit that results/ does not hold yet
 #   attacks     every known cheat and its honest twin
 #   judge       repeatability, floor and clocks of the judge; then the honest panel, ten times
@@ -28,7 +29,7 @@ left() { echo $((seconds - SECONDS)); }
 within() { # within SECONDS LOG COMMAND...: Ctrl-C when they are over, which keeps what is finished
 	local limit=$1 log=$2 began=$SECONDS
 	shift 2
-	timeout -s INT -k 20 "$limit" "$@" >"$out/$log" 2>&1
+	timeout -s INT -k 40 "$limit" "$@" >"$out/$log" 2>&1
 	echo "$log: exit status $?, $((SECONDS - began)) s"
 }
 atrex() { "$python" -m atrex.cli.main "$@"; }
@@ -73,6 +74,12 @@ kernels)
 		        pathlib.Path(sys.argv[2], unit["operator"] + ".py").unlink()
 	EOF
 	judged "$runs/h200" kernels --shapes published --compile-budget 40 --execution-budget 3
+	;;
+sweep)
+	mapfile -t operators < <(basename -s .json kernels/sweeps/*.json)
+	within "$(left)" sweep.txt "$python" benchmarks/sweep.py "${operators[@]}" --device cuda:0 --jobs 12 \
+		--seconds "$(($(left) - 25))" --out "$out/sweep.json"
+	tail -140 "$out/sweep.txt"
 	;;
 validate)
 	cp results/suite-validate-h200.json results/kill-table-h200.json "$out"
