@@ -22,6 +22,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
+
+from benchmarks.replaced import NotOnce, replaced  # noqa: E402
 
 
 def atrex(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess:
@@ -46,12 +49,11 @@ def script(options: argparse.Namespace, operator: str) -> dict[str, Any]:
 
 def kernel(operator: str, attempt: dict[str, Any], folder: Path, number: int) -> Path:
     """The attempt's kernel as a file of its own. SystemExit where a text to replace is not there exactly once."""
-    text = (ROOT / attempt["kernel"]).read_text()
-    for old, new in attempt.get("substitute", []):
-        if text.count(old) != 1:
-            where = f"the script of {operator}: substitute: {attempt['kernel']}"
-            raise SystemExit(f"error: {where} holds {old!r} {text.count(old)} times; expected once")
-        text = text.replace(old, new)
+    try:
+        text = replaced((ROOT / attempt["kernel"]).read_text(), attempt.get("substitute", []))
+    except NotOnce as error:
+        where = f"the script of {operator}: substitute: {attempt['kernel']}"
+        raise SystemExit(f"error: {where} holds {error.old!r} {error.count} times; expected once") from None
     path = folder / f"{operator}-{number}.py"
     path.write_text(text)
     return path
@@ -60,10 +62,10 @@ def kernel(operator: str, attempt: dict[str, Any], folder: Path, number: int) ->
 def begin(options: argparse.Namespace) -> None:
     for operator in options.operators:
         found, campaign = script(options, operator), options.campaigns / operator
-        where = ("--chip", options.chip) if options.chip else ("--device", options.device)
+        width = max(1, *(len(attempts) for attempts in found["iterations"]))
         atrex(
-            "init", "--problem", operator, "--dsl", found["dsl"], "--shapes", found["shapes"], *where, "--width",
-            max(1, *(len(attempts) for attempts in found["iterations"])), "--dir", campaign,
+            "init", "--problem", operator, "--dsl", found["dsl"], "--shapes", found["shapes"], "--chip", options.chip,
+            "--width", width, "--dir", campaign,
         )  # fmt: skip
         atrex("next", campaign)
         hand_in(options, operator)
@@ -129,14 +131,14 @@ def main() -> None:
     parser.add_argument("--campaigns", type=Path, default=ROOT / "runs" / "campaigns")
     parser.add_argument("--scripts", type=Path, default=ROOT / "kernels" / "campaigns")
     parser.add_argument("--questions", type=Path, default=ROOT / "runs" / "questions")
-    parser.add_argument("--device", default="cuda:0")
     verbs = parser.add_subparsers(dest="verb", required=True)
     beginning = verbs.add_parser("begin")
     beginning.add_argument("operators", nargs="+")
-    beginning.add_argument("--chip", help="the chip of another machine; without it --device is of this one")
+    beginning.add_argument("--chip", required=True, help="of the other machine's device, such as H200")
     serving = verbs.add_parser("serve")
     serving.add_argument("files", nargs="+", type=Path)
     serving.add_argument("--answers", type=Path, required=True)
+    serving.add_argument("--device", default="cuda:0")
     serving.add_argument("--seconds", type=float, default=480.0)
     verbs.add_parser("step").add_argument("answers", type=Path)
     verbs.add_parser("show")

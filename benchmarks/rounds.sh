@@ -32,15 +32,13 @@ within() { # within SECONDS LOG COMMAND...: Ctrl-C when they are over, which kee
 	timeout -s INT -k 40 "$limit" "$@" >"$out/$log" 2>&1
 	echo "$log: exit status $?, $((SECONDS - began)) s"
 }
-atrex() { "$python" -m atrex.cli.main "$@"; }
+atrex=("$python" -m atrex.cli.main)
 judged() { # judged CANDIDATES NAME [OPTION...]: the whole suite, packed
 	local folder=$1 name=$2
 	shift 2
-	within "$(left)" "$name.txt" "$python" -m atrex.cli.main eval "$folder" --device cuda:0 --judges "$judges" \
-		--out "$runs/$name" "$@"
-	set -- "$folder" "$name"
-	atrex score "$runs/$2" >"$out/$2-score.txt" 2>&1
-	tar czf "$out/$2.tgz" -C "$runs" "$2"
+	within "$(left)" "$name.txt" "${atrex[@]}" eval "$folder" --device cuda:0 --judges "$judges" --out "$runs/$name" "$@"
+	"${atrex[@]}" score "$runs/$name" >"$out/$name-score.txt" 2>&1
+	tar czf "$out/$name.tgz" -C "$runs" "$name"
 }
 
 case $round in
@@ -53,7 +51,7 @@ scaling)
 	mkdir "$runs/short"
 	cp results/vanilla/triton/fused_add_rms_norm.py results/vanilla/triton/silu_and_mul.py "$runs/short"
 	for n in 1 2 3 4; do
-		within "$(left)" "judges-$n.txt" "$python" -m atrex.cli.main eval "$runs/short" --device cuda:0 --judges $n \
+		within "$(left)" "judges-$n.txt" "${atrex[@]}" eval "$runs/short" --device cuda:0 --judges $n \
 			--out "$runs/judges-$n"
 	done
 	"$python" benchmarks/pace.py "$runs"/judges-? --out "$out/h200-scaling.json" >"$out/scaling.txt" 2>&1
@@ -62,7 +60,7 @@ scaling)
 	;;
 kernels)
 	cp -r kernels/h200 "$runs/h200"
-	within 120 first.txt "$python" -m atrex.cli.main eval "$runs/h200" --device cuda:0 --judges "$judges" --out "$runs/first" \
+	within 120 first.txt "${atrex[@]}" eval "$runs/h200" --device cuda:0 --judges "$judges" --out "$runs/first" \
 		--shapes 0 --seeds 1 --no-held-out --no-readiness --compile-budget 40 --execution-budget 3
 	cp "$runs/first/units.jsonl" "$out/first.jsonl"
 	"$python" - "$runs/first/units.jsonl" "$runs/h200" <<-'EOF'
@@ -76,21 +74,20 @@ kernels)
 	judged "$runs/h200" kernels --shapes published --compile-budget 40 --execution-budget 3
 	;;
 sweep)
-	mapfile -t operators < <(basename -s .json kernels/sweeps/*.json)
-	within "$(left)" sweep.txt "$python" benchmarks/sweep.py "${operators[@]}" --device cuda:0 --jobs 12 \
+	within "$(left)" sweep.txt "$python" benchmarks/sweep.py --device cuda:0 --jobs 12 \
 		--seconds "$(($(left) - 25))" --out "$out/sweep.json"
 	tail -140 "$out/sweep.txt"
 	;;
 validate)
 	cp results/suite-validate-h200.json results/kill-table-h200.json "$out"
-	within "$(left)" validate.txt "$python" -m atrex.cli.main suite validate --device cuda:0 --jobs 4 --resume \
+	within "$(left)" validate.txt "${atrex[@]}" suite validate --device cuda:0 --jobs 4 --resume \
 		--out "$out/suite-validate-h200.json"
-	within "$(left)" mutants.txt "$python" -m atrex.cli.main suite validate --device cuda:0 --mutants --jobs 6 --resume \
+	within "$(left)" mutants.txt "${atrex[@]}" suite validate --device cuda:0 --mutants --jobs 6 --resume \
 		--budget-s "$(($(left) - 40))" --out "$out/kill-table-h200.json"
 	tail -4 "$out/mutants.txt"
 	;;
 attacks)
-	within "$(left)" attacks.txt "$python" -m atrex.cli.main attacks --device cuda:0 --out "$out/kill-attacks-h200.json"
+	within "$(left)" attacks.txt "${atrex[@]}" attacks --device cuda:0 --out "$out/kill-attacks-h200.json"
 	tail -12 "$out/attacks.txt"
 	;;
 judge)

@@ -36,6 +36,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from benchmarks.replaced import NotOnce, replaced  # noqa: E402
+
 from atrex.errors import UserError  # noqa: E402
 from atrex.files import write  # noqa: E402
 from atrex.hardware.chip import load_chip  # noqa: E402
@@ -92,11 +94,10 @@ def _variant(root: Path, operator: str, how: dict[str, Any], shapes: list[str]) 
     if unknown := sorted(how.keys() - {"file", "replace", "shapes"}):
         raise ValueError(f"unknown {', '.join(unknown)}: expected file, replace or shapes")
     path = root / how.get("file", f"kernels/h200/{operator}.py")
-    text = path.read_text(encoding="utf-8")
-    for old, new in how.get("replace", []):
-        if text.count(old) != 1:
-            raise ValueError(f"{text.count(old)} times in {path}, expected once: {old!r}")
-        text = text.replace(old, new)
+    try:
+        text = replaced(path.read_text(encoding="utf-8"), how.get("replace", []))
+    except NotOnce as error:
+        raise ValueError(f"{error.count} times in {path}, expected once: {error.old!r}") from None
     compile(text, str(path), "exec")
     limits = frozenset(map(str, how["shapes"])) if "shapes" in how else None
     if unknown := sorted((limits or frozenset()) - set(shapes)):

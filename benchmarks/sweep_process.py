@@ -17,6 +17,7 @@ import torch
 
 from atrex.evaluate.correctness import Case, expected
 from atrex.evaluate.lease import Lease
+from atrex.evaluate.performance import covering_delay_us, first_delay_us
 from atrex.evaluate.timing import protocol_for
 from atrex.outputs import by_name
 from atrex.problems.compare import compare
@@ -207,10 +208,10 @@ class Bench:
 
         for _ in range(2):
             forward()
-        host_us = max(protocol.idle_host_us(forward) for _ in range(3))
-        _, us, launches = calls(4, 2 * host_us + 200)
+        host_us = [protocol.idle_host_us(forward) for _ in range(3)]
+        _, us, launches = calls(4, first_delay_us(host_us))
         count = int(min(CALLS, max(FEWEST_CALLS, ENOUGH_US / statistics.median(us))))
-        return calls(count, protocol.bounded(1.5 * statistics.median(launches) + 50))[:2]
+        return calls(count, protocol.bounded(covering_delay_us(launches)))[:2]
 
     def _module(self, path: str) -> Any:
         if path not in self.modules:

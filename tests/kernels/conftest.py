@@ -1,12 +1,1 @@
-"""Blocks this small lose more to waiting for threads than they gain."""
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from tests.threads import one_thread  # noqa: F401

@@ -10,19 +10,11 @@ import torch
 from atrex.problems import load_problem
 from atrex.problems.compare import compare, declared, oracle, widened
 from atrex.problems.load import SHIPPED
+from tests.threads import one_thread  # noqa: F401
 
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden" / "operators.json"
 PLAIN, FP8 = load_problem(SHIPPED / "fused_moe"), load_problem(SHIPPED / "fp8_blockscale_fused_moe")
 BOTH = {"fused_moe": PLAIN, "fp8_blockscale_fused_moe": FP8}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Products this small lose more to waiting for threads than they gain."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def narrow(problem, sid, **sizes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +84,16 @@ class Samples:
     def outlasts(self) -> bool:
         """Whether no call returns before its delay has passed, which is how a forward that waits shows."""
         return bool(self.launch_us) and stats.percentile(self.launch_us, 10) >= self.delay_us > 0
+
+
+def first_delay_us(host_us: Sequence[float]) -> float:
+    """A delay for calls whose launches have not been seen yet, from host times on an idle device. Microseconds."""
+    return 2 * max(host_us) + 200.0
+
+
+def covering_delay_us(launch_us: Sequence[float]) -> float:
+    """The delay that covers launches like these. Microseconds."""
+    return 1.5 * stats.median(launch_us) + 50.0
 
 
 @dataclass
@@ -177,11 +187,11 @@ class Timing:
         """
         host = self._ask(Hosted, {"op": "pilot", "warm": 3, "count": 5}, calls=8).host_us
         samples.host_us = stats.median(host)
-        first = self._first(2 * max(host) + 200.0)
+        first = self._first(first_delay_us(host))
         if first.outlasts:  # launches that were slow look like it; a wait outlasts any delay
             first = self._first(max(LONGER * first.delay_us, 2 * max(first.launch_us)))
         samples.waits = first.outlasts
-        samples.delay_us = self.protocol.bounded(0.0 if samples.waits else 1.5 * stats.median(first.launch_us) + 50.0)
+        samples.delay_us = self.protocol.bounded(0.0 if samples.waits else covering_delay_us(first.launch_us))
         return stats.median(first.us)
 
     def _first(self, delay_us: float) -> Samples:

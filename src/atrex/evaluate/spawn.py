@@ -209,7 +209,7 @@ class Worker:
         self._channel = channel
         self._full_speed_output = full_speed_output
         self._log = bytearray()
-        self._started = self._closed = False
+        self._closed = False
         self._reader = threading.Thread(target=self._drain, args=(log_fd,), daemon=True)
         self._reader.start()
 
@@ -233,8 +233,6 @@ class Worker:
 
     def start(self, timeout: float = 60.0) -> None:
         """Wait until the worker is up, and have it start its device. Raises WorkerTimeout or WorkerDied."""
-        if self._started:
-            return
         try:
             self.held = self._receive(timeout)["ready"]
             answer = self.ask({"op": "start"}, timeout)
@@ -244,7 +242,6 @@ class Worker:
             raise WorkerDied(f"{death.how}{f' ({said[-1][:300]})' if said else ''}", death.oom) from None
         if "raised" in answer:
             raise WorkerDied(f"could not start its device ({answer['raised']}: {answer['message'][:300]})")
-        self._started = True
 
     def place(self, key: str, name: str, source: str) -> tuple[Path, Path]:
         """Give the worker its candidate: (the source file, the cache that workers before it with this `key` left)."""

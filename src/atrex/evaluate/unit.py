@@ -90,17 +90,15 @@ class UnitJudge:
         """A case for readiness, kept where another reference takes long."""
         self._turn = ExitStack()
         self._waits = 0.0  # seconds for which others had the device
-        self._inner = 0.0  # seconds of phases, of which one may lie in another
         self._begun = 0.0
 
     @contextmanager
     def _phase(self, name: str):
-        started, others = time.monotonic(), self._waits + self._inner
+        started, waited = time.monotonic(), self._waits
         try:
             yield
         finally:
-            took = time.monotonic() - started - (self._waits + self._inner - others)
-            self._inner += took
+            took = time.monotonic() - started - (self._waits - waited)
             self.phases[name] = round(self.phases.get(name, 0.0) + took, 4)
 
     @contextmanager
