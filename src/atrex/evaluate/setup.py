@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,36 +49,61 @@ class Setup:
     lease: Lease | Alone = field(default_factory=Alone)
     confinement: dict[str, Any] | None = None
     _next: Worker | None = None
+    _started: Future[None] | None = None
+    _starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "starter"))
 
     @property
     def fp8(self) -> Fp8Encoding:
         """The chip's fp8 encoding; a chip without fp8 keeps its operands in NVIDIA's."""
         return self.chip.fp8 or "e4m3fn"
 
-    def spawn(self) -> Worker:
+    def spawn(self, turn: Callable[[], AbstractContextManager[None]] = nullcontext) -> Worker:
         """A fresh worker with a scratch folder of its own, its device started. Raises WorkerDied or WorkerTimeout.
 
         On a device the next one is forked at once: until it is needed it has loaded what it needs and started the
-        driver, which takes longer than its context and nothing from those who time meanwhile.
+        driver, which takes longer than its context and nothing from those who time meanwhile. `turn` is entered where
+        the device is used; not while waiting for a context that `start_next` makes in a turn of its own.
         """
-        ready, self._next = self._next, None
-        worker = self._start(ready) if ready else None
+        worker = self._ahead()
         if worker is None:
             worker = self._fork()
-            worker.start()
+            with turn():
+                worker.start()
         if self.device.type == "cuda":
             self._next = self._fork()
         return worker
 
-    @staticmethod
-    def _start(worker: Worker) -> Worker | None:
-        """None for one that was forked ahead and did not come up; a fresh one may."""
-        try:
+    def start_next(self) -> None:
+        """Have the worker that is forked ahead make its context, beside whatever this judge does until it needs it.
+
+        For a judge that times nothing before its next `spawn`.
+        """
+        if self._next is not None and self._started is None:
+            self._started = self._starter.submit(self._start, self._next)
+
+    def _start(self, worker: Worker) -> None:
+        with self.lease.beside():
             worker.start()
-        except (WorkerDied, WorkerTimeout):
+
+    def _ahead(self) -> Worker | None:
+        """The worker that was forked ahead, started; None without one, and for one that did not come up."""
+        self.start_next()
+        worker, started = self._next, self._started
+        self._next = self._started = None
+        try:
+            if started is not None:
+                started.result()
+        except (WorkerDied, WorkerTimeout):  # a fresh one may
             worker.close()
             return None
         return worker
+
+    def discard_next(self) -> None:
+        """End the worker that was forked ahead."""
+        if self._next is not None:
+            self._next.kill()
+            if worker := self._ahead():  # it had started already
+                worker.close()
 
     def _fork(self) -> Worker:
         # Threads of the host that wait for work beside a device only make its times from outside uneven.
@@ -100,8 +127,8 @@ class Setup:
         self.baseline = replace(now, null_us=self.baseline.null_us, floor_us=self.baseline.floor_us)
 
     def close(self) -> None:
-        if self._next is not None:
-            self._next.close()
+        self.discard_next()
+        self._starter.shutdown()
         self.zygote.close()
 
 

@@ -145,20 +145,14 @@ class Table:
         zygote = self.setup.zygote
         usual = zygote.limits
         if limits:
-            self._discard()
+            self.setup.discard_next()  # it has the limits of when it was forked
             zygote.limits = replace(usual, **limits)
         try:
             yield
         finally:
             if limits:
-                self._discard()
+                self.setup.discard_next()
             zygote.limits = usual
-
-    def _discard(self) -> None:
-        """End the worker that was forked ahead: it has the limits of when it was forked."""
-        ahead, self.setup._next = self.setup._next, None
-        if ahead is not None:
-            ahead.close()
 
 
 @cache
