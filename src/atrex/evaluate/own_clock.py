@@ -43,6 +43,7 @@ HOST_ROUNDS_IN_DOUBT = 40
 WARM_SHARE = 0.8  # a clock that is 10 % off already shows in the outside times of the calls
 FORGED_SHARE = 0.4  # a shared machine's memory halves its speed from one minute to the next; no time is taken then
 FEWEST_MAILBOXES = 3
+UNEVEN_SHARE = 0.2  # of what batches add to a claim: null batches that differ by so much explain it
 HELD_UP_SHARE = 0.5  # of what batches add to a claim: calls that other work held up by so much explain it
 # Calls of a long batch whose outputs are compared with the reference, beyond those that look odd. Of calls over
 # LONG_US, whose references take seconds, in the first such batch alone.
@@ -89,7 +90,7 @@ class OwnClock:
         On a device it must lie within max(2 us, 10 %) of the median. Up to `LONG_US` it is the slope over batches; a
         longer call is seen well enough from outside, one by one, and at the clocks at which it was timed, and batches
         bound it from above only. Where other work has the host's cores, a time from outside is longer, and so are the
-        judge's own null batches: what contradicts then is `unstable`. On the CPU batches run with warm caches, so their
+        judge's own null batches: what they can explain is `unstable`. On the CPU batches run with warm caches, so their
         slope bounds the claim from below, and the outside clock of every call bounds it from above.
         """
         claim = stats.median(self._samples.us)
@@ -118,7 +119,7 @@ class OwnClock:
         """
         if seen > claim + slack:
             said = f"other work had the cores: the worker's median is {claim:.2f} us, {clock} says {seen:.2f} us"
-            if self._uneven_us > slack:
+            if self._uneven_us > max(slack, UNEVEN_SHARE * (seen - claim)):
                 return Doubt("unstable", f"{said}, give or take {self._uneven_us:.2f} us")
             held_up = self._held_up_us(claim)
             if held_up > HELD_UP_SHARE * (seen - claim):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +18,8 @@ from typing import Any
 
 from atrex.errors import UserError
 from atrex.evaluate.budgets import predicted_seconds
-from atrex.evaluate.engine import Terms, UnitName, judge_unit, lost, measured
+from atrex.evaluate.engine import Terms, UnitName, lost
+from atrex.evaluate.judge_process import serve
 from atrex.evaluate.unit import Unit
 from atrex.scoring.records import UnitRecord
 
@@ -195,31 +195,3 @@ class Pool:
     def _lost(self, name: UnitName, judge: _Judge) -> UnitRecord:
         reason = f"two judges ended while they had it in hand, the last with exit code {judge.process.exitcode}"
         return lost(name, judge.device, self.measured["devices"][judge.device]["chip"], reason)
-
-
-def serve(connection: Connection, device: str, lease_path: str) -> None:
-    """A judge's process: terms in, then a unit's name in and its record out, until None or the end of the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to handle
-    from atrex.evaluate.lease import Lease
-    from atrex.evaluate.setup import prepare
-    from atrex.problems.load import load_suite
-
-    terms: Terms = connection.recv()
-    try:
-        lease = Lease(Path(lease_path))
-        setup = prepare(
-            device, terms.seeds, terms.seed_count, terms.budgets, terms.timed_calls, hidden=terms.hidden, lease=lease
-        )
-    except UserError as error:
-        connection.send(("error", str(error)))
-        return
-    suite = load_suite(terms.suite)
-    connection.send(("ready", measured(setup)))
-    try:
-        while (name := connection.recv()) is not None:
-            record = judge_unit(setup, name.unit(suite), terms)
-            connection.send(record.model_dump_json())
-    except (EOFError, OSError):
-        pass  # the engine is gone
-    finally:
-        setup.close()

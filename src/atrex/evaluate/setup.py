@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 from atrex.errors import UserError
 from atrex.evaluate import null_candidate, stats
+from atrex.evaluate.ahead import Ahead
 from atrex.evaluate.bindings import Bindings
 from atrex.evaluate.budgets import Budgets
 from atrex.evaluate.lease import Alone, Lease
@@ -48,9 +48,10 @@ class Setup:
     sentinel: Sentinel | None = None
     lease: Lease | Alone = field(default_factory=Alone)
     confinement: dict[str, Any] | None = None
-    _next: Worker | None = None
-    _started: Future[None] | None = None
-    _starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "starter"))
+    ahead: Ahead = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ahead = Ahead(self.fork)
 
     @property
     def fp8(self) -> Fp8Encoding:
@@ -60,52 +61,20 @@ class Setup:
     def spawn(self, turn: Callable[[], AbstractContextManager[None]] = nullcontext) -> Worker:
         """A fresh worker with a scratch folder of its own, its device started. Raises WorkerDied or WorkerTimeout.
 
-        On a device the next one is forked at once: until it is needed it has loaded what it needs and started the
-        driver, which takes longer than its context and nothing from those who time meanwhile. `turn` is entered where
-        the device is used; not while waiting for a context that `start_next` makes in a turn of its own.
+        On a device it is one of those that were started ahead. Where none was, `turn` is entered to start one.
         """
-        worker = self._ahead()
+        self.ahead.start(self.lease)  # those that no unit has had started
+        worker = self.ahead.take()
         if worker is None:
-            worker = self._fork()
+            worker = self.fork()
             with turn():
                 worker.start()
         if self.device.type == "cuda":
-            self._next = self._fork()
+            self.ahead.fill()
         return worker
 
-    def start_next(self) -> None:
-        """Have the worker that is forked ahead make its context, beside whatever this judge does until it needs it.
-
-        For a judge that times nothing before its next `spawn`.
-        """
-        if self._next is not None and self._started is None:
-            self._started = self._starter.submit(self._start, self._next)
-
-    def _start(self, worker: Worker) -> None:
-        with self.lease.beside():
-            worker.start()
-
-    def _ahead(self) -> Worker | None:
-        """The worker that was forked ahead, started; None without one, and for one that did not come up."""
-        self.start_next()
-        worker, started = self._next, self._started
-        self._next = self._started = None
-        try:
-            if started is not None:
-                started.result()
-        except (WorkerDied, WorkerTimeout):  # a fresh one may
-            worker.close()
-            return None
-        return worker
-
-    def discard_next(self) -> None:
-        """End the worker that was forked ahead."""
-        if self._next is not None:
-            self._next.kill()
-            if worker := self._ahead():  # it had started already
-                worker.close()
-
-    def _fork(self) -> Worker:
+    def fork(self) -> Worker:
+        """A worker whose device is not started."""
         # Threads of the host that wait for work beside a device only make its times from outside uneven.
         threads = self.zygote.threads if self.device.type == "cpu" else 1
         return self.zygote.spawn({"device": str(self.device), "threads": threads} | self.protocol_spec)
@@ -127,8 +96,7 @@ class Setup:
         self.baseline = replace(now, null_us=self.baseline.null_us, floor_us=self.baseline.floor_us)
 
     def close(self) -> None:
-        self.discard_next()
-        self._starter.shutdown()
+        self.ahead.close()
         self.zygote.close()
 
 
@@ -182,6 +150,9 @@ def prepare(
             setup.baseline = _baseline(setup)
             if device.type == "cuda":
                 setup.sentinel = Sentinel(device)
+        if device.type == "cuda":
+            setup.ahead.fill()  # not before: what the host does beside the floor makes it higher
+            setup.ahead.start(lease)
     except BaseException:
         zygote.close()
         raise
@@ -205,7 +176,8 @@ def _chip(device: torch.device) -> tuple[Chip, Chip | None, dict[str, Any]]:
 def _baseline(setup: Setup, calls: int = 60) -> Baseline:
     """The floor, and what the way to a worker adds to the judge's clock: a null candidate through a real worker."""
     try:
-        worker = setup.spawn()
+        worker = setup.fork()
+        worker.start()
     except (WorkerDied, WorkerTimeout) as error:
         raise UserError(f"device {setup.device}: no worker could be started: it {error or 'did not answer'}") from None
     bindings = Bindings(worker, setup.device)

@@ -246,6 +246,11 @@ class Worker:
         if "raised" in answer:
             raise WorkerDied(f"could not start its device ({answer['raised']}: {answer['message'][:300]})")
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for an order: it lives, and has said nothing that was not asked."""
+        return self.alive and self._channel.quiet
+
     def place(self, key: str, name: str, source: str) -> tuple[Path, Path]:
         """Give the worker its candidate: (the source file, the cache that workers before it with this `key` left)."""
         alone = not str(self.held["files"]).startswith("Landlock")

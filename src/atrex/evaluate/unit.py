@@ -356,6 +356,8 @@ class UnitJudge:
             timing = self._timing(worker, bindings, attempt)
         watch = Watch(setup.sentinel)
         doubt = None
+        with self._phase("spawn"):
+            setup.ahead.settle()
         asked = time.monotonic()
         with self.lease.exclusive():
             self._waited(asked)
@@ -363,7 +365,7 @@ class UnitJudge:
                 self._timed(timing, watch)
             except Doubt as found:
                 doubt = found
-        self.setup.start_next()
+        setup.ahead.start(self.lease)
         left = True
         while left:
             with self._shared(), self._phase("verify"):

@@ -145,13 +145,13 @@ class Table:
         zygote = self.setup.zygote
         usual = zygote.limits
         if limits:
-            self.setup.discard_next()  # it has the limits of when it was forked
+            self.setup.ahead.discard()  # they have the limits of when they were forked
             zygote.limits = replace(usual, **limits)
         try:
             yield
         finally:
             if limits:
-                self.setup.discard_next()
+                self.setup.ahead.discard()
             zygote.limits = usual
 
 
