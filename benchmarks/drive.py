@@ -6,8 +6,9 @@
     python benchmarks/drive.py show
 
 A campaign's script is kernels/campaigns/OP.json: `shapes`, `dsl`, the `baseline` file, and `iterations`, each a list of
-attempts: a `plan` as `atrex optimize plan` takes it and a `kernel` file, in which `substitute` replaces texts. The
-person who writes it looks at the evidence of the iteration before (`atrex optimize next`, `log`), and adds to it.
+attempts: a `plan` as `atrex optimize plan` takes it, and what `substitute` replaces in the operator's kernel, or in the
+file `kernel`. The person who writes it looks at the evidence of the iteration before (`atrex optimize next`, `log`),
+and adds to it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
+from benchmarks.kernel_files import kernel_file  # noqa: E402
 from benchmarks.replaced import NotOnce, replaced  # noqa: E402
 
 
@@ -49,10 +51,11 @@ def script(options: argparse.Namespace, operator: str) -> dict[str, Any]:
 
 def kernel(operator: str, attempt: dict[str, Any], folder: Path, number: int) -> Path:
     """The attempt's kernel as a file of its own. SystemExit where a text to replace is not there exactly once."""
+    path = ROOT / attempt["kernel"] if "kernel" in attempt else kernel_file(operator)
     try:
-        text = replaced((ROOT / attempt["kernel"]).read_text(), attempt.get("substitute", []))
+        text = replaced(path.read_text(), attempt.get("substitute", []))
     except NotOnce as error:
-        where = f"the script of {operator}: substitute: {attempt['kernel']}"
+        where = f"the script of {operator}: substitute: {path.relative_to(ROOT)}"
         raise SystemExit(f"error: {where} holds {error.old!r} {error.count} times; expected once") from None
     path = folder / f"{operator}-{number}.py"
     path.write_text(text)

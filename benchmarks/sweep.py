@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from benchmarks.kernel_files import kernel_file  # noqa: E402
 from benchmarks.replaced import NotOnce, replaced  # noqa: E402
 
 from atrex.errors import UserError  # noqa: E402
@@ -93,7 +94,7 @@ def read_spec(root: Path, operator: str, problem: Problem) -> Spec:
 def _variant(root: Path, operator: str, how: dict[str, Any], shapes: list[str]) -> Variant:
     if unknown := sorted(how.keys() - {"file", "replace", "shapes"}):
         raise ValueError(f"unknown {', '.join(unknown)}: expected file, replace or shapes")
-    path = root / how.get("file", f"kernels/h200/{operator}.py")
+    path = root / how["file"] if "file" in how else kernel_file(operator, root)
     try:
         text = replaced(path.read_text(encoding="utf-8"), how.get("replace", []))
     except NotOnce as error:

@@ -14,16 +14,14 @@ import contextlib
 import inspect
 import math
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest import mock
 
 import torch
+from benchmarks.kernel_files import kernel_file
 
 from tests.kernels import asm, hopper, machine
 from tests.kernels.values import HALVES, Pointer, Value, converted, pair, poisoned, value
-
-ROOT = Path(__file__).parents[2] / "kernels" / "h200"
 
 
 class constexpr:
@@ -342,8 +340,8 @@ def execute(source: str, name: str) -> ModuleType:
 
 
 def load_candidate(operator: str, *changes: tuple[str, str]) -> ModuleType:
-    """kernels/h200's candidate for an operator, each (old, new) of `changes` made in its source."""
-    path = ROOT / f"{operator}.py"
+    """The H200 candidate of an operator, each (old, new) of `changes` made in its source."""
+    path = kernel_file(operator)
     source = path.read_text()
     for old, new in changes:
         assert source.count(old) == 1, f"{operator}.py does not say {old!r} once"
