@@ -2,9 +2,9 @@
 
     python benchmarks/panel.py --device cuda:0 --times 10 --out results/h200-panel.json
 
-The panel is two units of every operator: the smallest published shape and one of middle size, with the kernels of
-examples/candidates where there is one and the operator's own reference, in torch, where there is none. Every run draws
-new seeds. A false verdict is a unit that did not pass.
+The panel is two units of every operator: the smallest published shape and one of middle size; on a GPU with the first
+versions in Triton, on the CPU with the C++ examples and the operator's own reference, in torch, where there is none.
+Every run draws new seeds. A false verdict is a unit that did not pass.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from atrex.evaluate.unit import Unit
 from atrex.files import write
 from atrex.problems.load import load_suite
 
-EXAMPLES = Path(__file__).parents[1] / "examples" / "candidates"
-"""Kernels of the first folder that has one are taken."""
-FOLDERS = {"cuda": ("triton",), "cpu": ("cpp",)}
+ROOT = Path(__file__).parents[1]
+KERNELS = {"cuda": ROOT / "results" / "vanilla" / "triton", "cpu": ROOT / "examples" / "candidates" / "cpp"}
 
 
 def panel(device_type: str) -> list[Unit]:
@@ -50,12 +49,11 @@ def panel(device_type: str) -> list[Unit]:
 
 
 def _candidate(problem, device_type: str) -> Candidate:
-    files = [EXAMPLES / folder / f"{problem.operator}.py" for folder in FOLDERS[device_type]]
-    path = next((file for file in files if file.exists()), None)
-    if path is None:  # as a candidate: what serving updates in place is updated in place
+    path = KERNELS[device_type] / f"{problem.operator}.py"
+    if not path.exists():  # as a candidate: what serving updates in place is updated in place
         name, text = f"{problem.operator}, its reference", reference_text(problem, "The reference, eager.", False)
     else:
-        name, text = str(path.relative_to(Path(__file__).parents[1])), path.read_text()
+        name, text = str(path.relative_to(ROOT)), path.read_text()
     return Candidate(Path(f"{problem.operator}.py"), name, name, problem.operator, text)
 
 

@@ -5,8 +5,9 @@
 #
 #   vanilla     the first versions of all thirty kernels on every published shape, and the pace of it
 #   scaling     two operators of short units, with one to four judges on the device
-#   kernels     the kernels of kernels/h200, judged whole; those that hang on their first shape are left out
+#   kernels     the kernels of kernels/h200, judged whole, held-out shapes too; sweep them first: one that hangs costs most
 #   sweep       variants of every kernel against each other
+#   profiles    what ncu says of every kernel, on the shape of its sweep that lies in the middle by time
 #   validate    references, then wrong and right kernels of every unit that results/ does not hold yet
 #   attacks     every known cheat and its honest twin
 #   judge       repeatability, floor and clocks of the judge; then the honest panel, ten times
@@ -20,7 +21,7 @@ round=${1:?ROUND, see the head of this file}
 out=${2:?OUT, a folder}
 seconds=${3:-540}
 python=${PYTHON:-python3}
-judges=${JUDGES:-3}
+judges=${JUDGES:-2}
 runs=runs/round-$round
 rm -rf "$runs"; mkdir -p "$out" "$runs"
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}"
@@ -60,23 +61,30 @@ scaling)
 	;;
 kernels)
 	cp -r kernels/h200 "$runs/h200"
-	within 120 first.txt "${atrex[@]}" eval "$runs/h200" --device cuda:0 --judges "$judges" --out "$runs/first" \
-		--shapes 0 --seeds 1 --no-held-out --no-readiness --compile-budget 40 --execution-budget 3
-	cp "$runs/first/units.jsonl" "$out/first.jsonl"
-	"$python" - "$runs/first/units.jsonl" "$runs/h200" <<-'EOF'
-		import json, pathlib, sys
-		for line in open(sys.argv[1]):
-		    unit = json.loads(line)
-		    if unit["verdict"]["category"] in ("timeout", "timeout_or_oom"):
-		        print("left out:", unit["operator"], unit["verdict"]["reason"])
-		        pathlib.Path(sys.argv[2], unit["operator"] + ".py").unlink()
-	EOF
-	judged "$runs/h200" kernels --shapes published --compile-budget 40 --execution-budget 3
+	judged "$runs/h200" kernels --compile-budget 60 --execution-budget 3
 	;;
 sweep)
 	within "$(left)" sweep.txt "$python" benchmarks/sweep.py --device cuda:0 --jobs 12 \
 		--seconds "$(($(left) - 25))" --out "$out/sweep.json"
 	tail -140 "$out/sweep.txt"
+	;;
+profiles)
+	"$python" - >"$runs/units" <<-'EOF'
+		import json
+		from pathlib import Path
+		from benchmarks.kernel_files import kernel_file
+		from benchmarks.sweep import read_spec
+		from atrex.evaluate.budgets import predicted_seconds
+		from atrex.problems.load import load_suite
+		for problem in load_suite().problems.values():
+		    shapes = read_spec(Path.cwd(), problem.operator, problem).shapes
+		    shapes.sort(key=lambda s: predicted_seconds(problem.work(problem.shape(s))) if s in problem.shapes else 0)
+		    print(problem.operator, shapes[len(shapes) // 2], kernel_file(problem.operator))
+	EOF
+	while read -r operator shape file; do
+		[ "$(left)" -lt 30 ] || within 60 "profile-$operator.txt" "${atrex[@]}" profile "$file" --problem "$operator" \
+			--shape "$shape" --out "$out/profile-$operator.json" </dev/null
+	done <"$runs/units"
 	;;
 validate)
 	cp results/suite-validate-h200.json results/kill-table-h200.json "$out"
@@ -93,7 +101,7 @@ attacks)
 judge)
 	within "$(left)" judge.txt "$python" benchmarks/judge.py examples/candidates/triton --device cuda:0 --pace "" \
 		--runs "$runs/judge" --out "$out/h200-judge-again.json"
-	within "$(left)" panel.txt "$python" benchmarks/panel.py --device cuda:0 --times 10 --judges 4 \
+	within "$(left)" panel.txt "$python" benchmarks/panel.py --device cuda:0 --times 10 --judges "$judges" \
 		--out "$out/h200-panel.json"
 	tail -3 "$out/panel.txt"
 	;;
