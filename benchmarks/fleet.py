@@ -3,6 +3,13 @@
     python benchmarks/fleet.py ../shared/traces/kineto --out results/fleet-h200.json
     python benchmarks/fleet.py ../shared/traces/kineto --device cuda:0 --candidates examples/candidates/triton
 
+Where the traces are on another machine than the device, in three steps: build here, judge there, and go on here.
+
+    python benchmarks/fleet.py ../shared/traces/kineto --work runs/fleet --build
+    atrex suite validate runs/fleet/suite --device cuda:0 --json >validated.json
+    atrex eval examples/candidates/triton --suite runs/fleet/suite --device cuda:0 --out RUN
+    python benchmarks/fleet.py ../shared/traces/kineto --work runs/fleet --run RUN --validated validated.json
+
 The fleet is made up of traces recorded on an H200: a dense model (eager prefill and decode, and replays of its graph
 with their capture) and a mixture of experts, with card-hours that are stated here and stand for nothing. Everything
 runs through the command line, in processes of their own; the record keeps what each step said and how long it took.
@@ -53,33 +60,34 @@ class Steps:
         return done.stdout
 
 
-def measure(traces: Path, device: str, candidates: Path, redact: bool) -> dict[str, Any]:
-    """Every step on the traces of a folder; what the record keeps."""
+def measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any] | None:
+    """Every step on the traces of a folder; what the record keeps. None where the suite was only to be built."""
     steps = Steps()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        applications = {
-            name: {**about, "traces": [str(traces.resolve() / pattern) for pattern in about["traces"]]}
-            for name, about in APPLICATIONS.items()
-        }
-        fleet = folder / "fleet.yaml"
-        fleet.write_text(yaml.safe_dump({"applications": applications}, sort_keys=False))
-        common = ("--fleet", fleet, "--data", folder / "data", "--json")
-        weights = json.loads(steps.run("weights", "suite", "weights", *common, "--out", folder / "weights.json"))
-        build = ("suite", "build", *common, "--out", folder / "suite", *(["--redact"] if redact else []))
-        built = json.loads(steps.run("build", *build))
-        checked = json.loads(steps.run("validate", "suite", "validate", folder / "suite", "--json", "--device", device))
-        run = folder / "run"
-        steps.run(
-            "eval", "eval", candidates, "--suite", folder / "suite", "--device", device, "--out", run, codes=(0, 1)
-        )
-        score = json.loads(steps.run("score", "score", run, "--json", codes=(0, 1)))
-        own = json.loads(
-            steps.run("score --weights", "score", run, "--weights", folder / "weights.json", "--json", codes=(0, 1))
-        )
-        headroom = json.loads(
-            steps.run("headroom", "trace", "headroom", folder / "data", "--fleet", fleet, "--run", run, "--json")
-        )
+    applications = {
+        name: {**about, "traces": [str(asked.traces.resolve() / pattern) for pattern in about["traces"]]}
+        for name, about in APPLICATIONS.items()
+    }
+    fleet, suite, run = folder / "fleet.yaml", folder / "suite", asked.run or folder / "run"
+    fleet.write_text(yaml.safe_dump({"applications": applications}, sort_keys=False))
+    common = ("--fleet", fleet, "--data", folder / "data", "--json")
+    weights = json.loads(steps.run("weights", "suite", "weights", *common, "--out", folder / "weights.json"))
+    if asked.run is None:
+        build = ("suite", "build", *common, "--out", suite, *(["--redact"] if asked.redact else []))
+        (folder / "built.json").write_text(steps.run("build", *build))
+    if asked.build:
+        return None
+    built = json.loads((folder / "built.json").read_text())
+    if asked.run is None:
+        checked = json.loads(steps.run("validate", "suite", "validate", suite, "--json", "--device", asked.device))
+        evaluate = ("eval", asked.candidates, "--suite", suite, "--device", asked.device, "--out", run)
+        steps.run("eval", *evaluate, codes=(0, 1))
+    else:
+        checked = json.loads(asked.validated.read_text())
+    score = json.loads(steps.run("score", "score", run, "--json", codes=(0, 1)))
+    weighted = ("score", run, "--weights", folder / "weights.json", "--json")
+    own = json.loads(steps.run("score --weights", *weighted, codes=(0, 1)))
+    asked_for = ("trace", "headroom", folder / "data", "--fleet", fleet, "--run", run, "--json")
+    headroom = json.loads(steps.run("headroom", *asked_for))
     candidate = score["runs"][0]["candidates"][0]
     return {
         "applications": APPLICATIONS,
@@ -107,8 +115,21 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--candidates", type=Path, default=ROOT / "examples" / "candidates" / "cpp")
     parser.add_argument("--redact", action="store_true")
+    parser.add_argument("--work", type=Path, help="a folder that keeps data, suite and run; default: one that goes")
+    parser.add_argument("--build", action="store_true", help="build the suite and stop")
+    parser.add_argument("--run", type=Path, help="a run of the suite in --work from elsewhere; needs --validated")
+    parser.add_argument("--validated", type=Path, help="what `atrex suite validate --json` said of it there")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
+    if (asked.build or asked.run) and not asked.work or bool(asked.run) != bool(asked.validated):
+        parser.error("--build and --run need --work, and --run needs --validated")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = asked.work or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        measured = measure(asked, folder)
+    if measured is None:
+        print(f"built: {asked.work / 'suite'}")
+        return
     found = {
         "what": "fleet -> weights -> built suite -> validated -> evaluated candidates -> headroom, on H200 traces",
         "command": "python benchmarks/fleet.py " + " ".join(sys.argv[1:]),
@@ -116,7 +137,7 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load_at_start": round(os.getloadavg()[0], 1),
         "versions": {"python": platform.python_version(), **{n: version(n) for n in ("atrex", "torch", "polars")}},
-        **measure(asked.traces, asked.device, asked.candidates, asked.redact),
+        **measured,
     }
     text = json.dumps(found, indent=1) + "\n"
     if asked.out is None:

@@ -5,6 +5,7 @@
 #
 #   vanilla     the first versions of all thirty kernels on every published shape, and the pace of it
 #   scaling     two operators of short units, with one to four judges on the device
+#   two         the Triton examples on one GPU, then on two
 #   kernels     the kernels of kernels/h200, judged whole, held-out shapes too; sweep them first: one that hangs costs most
 #   sweep       variants of every kernel against each other
 #   profiles    what ncu says of every kernel, on the shape of its sweep that lies in the middle by time
@@ -14,7 +15,7 @@
 #   baselines   torch, torch.compile and the libraries that are installed, two shapes an operator
 #   rest        references against libraries, the recorder, profiles for the wiki's rules, tests/gpu
 #
-# PYTHON names the interpreter, JUDGES how many judges share the device. Run from the root of a checkout.
+# PYTHON names the interpreter, JUDGES how many judges share the device, FLEET a suite for `rest`. Run from the root of a checkout.
 set -u
 
 round=${1:?ROUND, see the head of this file}
@@ -58,6 +59,14 @@ scaling)
 	"$python" benchmarks/pace.py "$runs"/judges-? --out "$out/h200-scaling.json" >"$out/scaling.txt" 2>&1
 	tar czf "$out/scaling.tgz" -C "$runs" judges-1 judges-2 judges-3 judges-4
 	cat "$out/scaling.txt"
+	;;
+two)
+	within "$(left)" gpus-1.txt "${atrex[@]}" eval examples/candidates/triton --device cuda:0 --judges "$judges" \
+		--shapes published --no-held-out --out "$runs/gpus-1"
+	within "$(left)" gpus-2.txt "${atrex[@]}" eval examples/candidates/triton --device cuda:0,cuda:1 --judges "$judges" \
+		--shapes published --no-held-out --out "$runs/gpus-2"
+	"$python" benchmarks/pace.py "$runs"/gpus-? --out "$out/h200-two-gpus.json" >"$out/two.txt" 2>&1
+	cat "$out/two.txt"
 	;;
 kernels)
 	cp -r kernels/h200 "$runs/h200"
@@ -117,6 +126,11 @@ rest)
 	within 90 recorder.txt "$python" benchmarks/record_gpu.py record --device cuda:0 --trace "$out/gpu-attach.json.gz" \
 		--out "$out/gpu-attach.json"
 	within 120 fixtures.txt "$python" benchmarks/wiki_fixtures.py --device cuda:0 --out "$out/fixtures"
+	if [ -n "${FLEET:-}" ]; then # a suite that benchmarks/fleet.py --build has left
+		"${atrex[@]}" suite validate "$FLEET" --device cuda:0 --json >"$out/fleet-validated.json" 2>"$out/fleet-validate.txt"
+		within 120 fleet.txt "${atrex[@]}" eval results/vanilla/triton --suite "$FLEET" --device cuda:0 --out "$runs/fleet"
+		tar czf "$out/fleet.tgz" -C "$runs" fleet
+	fi
 	within "$(left)" tests.txt "$python" -m pytest -q -m gpu tests/gpu
 	tail -5 "$out/tests.txt"
 	;;
