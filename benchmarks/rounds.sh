@@ -6,7 +6,7 @@
 #   vanilla     the first versions of all thirty kernels on every published shape, and the pace of it
 #   scaling     two operators of short units, with one to four judges on the device
 #   two         the Triton examples on one GPU, then on two
-#   kernels     the kernels of kernels/h200, judged whole, held-out shapes too; sweep them first: one that hangs costs most
+#   kernels     the kernels of kernels/h200, judged whole, held-out shapes too; sweep first: one that hangs costs most
 #   sweep       variants of every kernel against each other
 #   profiles    what ncu says of every kernel, on the shape of its sweep that lies in the middle by time
 #   validate    references, then wrong and right kernels of every unit that results/ does not hold yet
@@ -15,7 +15,7 @@
 #   baselines   torch, torch.compile and the libraries that are installed, two shapes an operator
 #   rest        references against libraries, the recorder, profiles for the wiki's rules, tests/gpu
 #
-# PYTHON names the interpreter, JUDGES how many judges share the device, FLEET a suite for `rest`. Run from the root of a checkout.
+# PYTHON names the interpreter, JUDGES how many judges share the device, FLEET a suite for `rest`. Run from a checkout.
 set -u
 
 round=${1:?ROUND, see the head of this file}
