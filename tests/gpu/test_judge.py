@@ -76,16 +76,6 @@ def test_triton_examples_pass_with_all_their_time_in_their_own_kernels(judge, op
     assert abs(record.performance.slope_us - record.performance.median_us) <= max(2, 0.1 * record.performance.median_us)
 
 
-def test_workers_come_up_while_a_unit_is_judged(setup, judge):
-    """The next one has its context when a unit begins: it was made between the timed calls of two others."""
-    for _ in range(2):
-        assert judge(forward(RIGHT)).verdict.status == "passed"
-    first, second = setup.ahead._queue
-    assert first.started.done() and first.worker.waits
-    setup.ahead.settle()
-    assert second.worker.waits
-
-
 def test_a_fallback_is_correct_with_adoption_zero_and_a_shortcut(judge):
     record = judge(forward(RIGHT))
     assert record.verdict.status == "passed" and record.adoption.share == 0 and record.verdict.shortcut == "torch"

@@ -64,11 +64,6 @@ class Channel:
                 raise ChannelClosed("end of stream")
             self._buffer += data
 
-    @property
-    def quiet(self) -> bool:
-        """Whether nothing is there to receive, the other side's end included."""
-        return not self._buffer and not select.select([self.sock], [], [], 0)[0]
-
     def receive(self, timeout: float | None = None, max_fds: int = 0) -> tuple[dict[str, Any], list[int]]:
         """The next message and its descriptors. Raises ChannelTimeout (`timeout` in seconds) or ChannelClosed."""
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -62,7 +62,6 @@ class Lease:
     def __init__(self, path: Path):
         """`path`: a file that all judges of one device name alike; others lie beside it."""
         self._device = _Lock(path)
-        self._beside = _Lock(path)
         self._room = _Lock(path.with_name(path.name + ".room"))
 
     def shared(self) -> AbstractContextManager[None]:
@@ -73,17 +72,13 @@ class Lease:
         """The device alone."""
         return self._device.alone()
 
-    def beside(self) -> AbstractContextManager[None]:
-        """As `shared`, for another thread of the judge. Nobody is to wait for that thread with the device in hand."""
-        return self._beside.together()
-
     def room(self, alone: bool = False) -> AbstractContextManager[None]:
         """The device's memory: `alone` once no other judge has a unit in hand."""
         return self._room.alone() if alone else self._room.together()
 
     def close(self) -> None:
-        for lock in (self._device, self._beside, self._room):
-            lock.close()
+        self._device.close()
+        self._room.close()
 
 
 class Alone:
@@ -95,7 +90,7 @@ class Alone:
     def shared(self) -> Iterator[None]:
         yield
 
-    exclusive = beside = shared
+    exclusive = shared
 
     @contextmanager
     def room(self, alone: bool = False) -> Iterator[None]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 
 from atrex.errors import UserError
 from atrex.evaluate import null_candidate, stats
-from atrex.evaluate.ahead import Ahead
 from atrex.evaluate.bindings import Bindings
 from atrex.evaluate.budgets import Budgets
 from atrex.evaluate.lease import Alone, Lease
@@ -48,33 +46,39 @@ class Setup:
     sentinel: Sentinel | None = None
     lease: Lease | Alone = field(default_factory=Alone)
     confinement: dict[str, Any] | None = None
-    ahead: Ahead = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.ahead = Ahead(self.fork)
+    _next: Worker | None = None
 
     @property
     def fp8(self) -> Fp8Encoding:
         """The chip's fp8 encoding; a chip without fp8 keeps its operands in NVIDIA's."""
         return self.chip.fp8 or "e4m3fn"
 
-    def spawn(self, turn: Callable[[], AbstractContextManager[None]] = nullcontext) -> Worker:
+    def spawn(self) -> Worker:
         """A fresh worker with a scratch folder of its own, its device started. Raises WorkerDied or WorkerTimeout.
 
-        On a device it is one of those that were started ahead. Where none was, `turn` is entered to start one.
+        On a device the next one is forked at once: until it is needed it has loaded what it needs and started the
+        driver, which takes longer than its context and nothing from those who time meanwhile.
         """
-        self.ahead.start(self.lease)  # those that no unit has had started
-        worker = self.ahead.take()
+        ready, self._next = self._next, None
+        worker = self._start(ready) if ready else None
         if worker is None:
-            worker = self.fork()
-            with turn():
-                worker.start()
+            worker = self._fork()
+            worker.start()
         if self.device.type == "cuda":
-            self.ahead.fill()
+            self._next = self._fork()
         return worker
 
-    def fork(self) -> Worker:
-        """A worker whose device is not started."""
+    @staticmethod
+    def _start(worker: Worker) -> Worker | None:
+        """None for one that was forked ahead and did not come up; a fresh one may."""
+        try:
+            worker.start()
+        except (WorkerDied, WorkerTimeout):
+            worker.close()
+            return None
+        return worker
+
+    def _fork(self) -> Worker:
         # Threads of the host that wait for work beside a device only make its times from outside uneven.
         threads = self.zygote.threads if self.device.type == "cpu" else 1
         return self.zygote.spawn({"device": str(self.device), "threads": threads} | self.protocol_spec)
@@ -96,7 +100,8 @@ class Setup:
         self.baseline = replace(now, null_us=self.baseline.null_us, floor_us=self.baseline.floor_us)
 
     def close(self) -> None:
-        self.ahead.close()
+        if self._next is not None:
+            self._next.close()
         self.zygote.close()
 
 
@@ -150,9 +155,6 @@ def prepare(
             setup.baseline = _baseline(setup)
             if device.type == "cuda":
                 setup.sentinel = Sentinel(device)
-        if device.type == "cuda":
-            setup.ahead.fill()  # not before: what the host does beside the floor makes it higher
-            setup.ahead.start(lease)
     except BaseException:
         zygote.close()
         raise
@@ -176,8 +178,7 @@ def _chip(device: torch.device) -> tuple[Chip, Chip | None, dict[str, Any]]:
 def _baseline(setup: Setup, calls: int = 60) -> Baseline:
     """The floor, and what the way to a worker adds to the judge's clock: a null candidate through a real worker."""
     try:
-        worker = setup.fork()
-        worker.start()
+        worker = setup.spawn()
     except (WorkerDied, WorkerTimeout) as error:
         raise UserError(f"device {setup.device}: no worker could be started: it {error or 'did not answer'}") from None
     bindings = Bindings(worker, setup.device)

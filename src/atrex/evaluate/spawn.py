@@ -108,7 +108,6 @@ class Zygote:
         )
         theirs.close()
         self._channel = Channel(mine)
-        self._talking = threading.Lock()  # a worker may end while another thread waits for one to start
         self._exits: dict[int, dict[str, Any]] = {}
         self.versions: dict[str, str] | None = None
 
@@ -146,16 +145,15 @@ class Zygote:
         }
         mine, theirs = socket.socketpair()
         log_read, log_write = os.pipe()
-        with self._talking:
-            self._channel.send(spec, [theirs.fileno(), log_write])
-            theirs.close()
-            os.close(log_write)
-            while True:
-                message, _ = self._channel.receive(30)
-                if "pid" in message:
-                    self._exits.pop(message["pid"], None)  # of an earlier worker that had the same number
-                    return Worker(self, message["pid"], Channel(mine), log_read, folders, self.limits.output)
-                self._note_exit(message)
+        self._channel.send(spec, [theirs.fileno(), log_write])
+        theirs.close()
+        os.close(log_write)
+        while True:
+            message, _ = self._channel.receive(30)
+            if "pid" in message:
+                self._exits.pop(message["pid"], None)  # of an earlier worker that had the same number
+                return Worker(self, message["pid"], Channel(mine), log_read, folders, self.limits.output)
+            self._note_exit(message)
 
     def _note_exit(self, message: dict[str, Any]) -> None:
         self._exits[message["exit"]] = message
@@ -173,15 +171,14 @@ class Zygote:
         Empty if that is not known in time.
         """
         deadline = time.monotonic() + timeout
-        with self._talking:
-            while pid not in self._exits:
-                try:
-                    message, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
-                except (ChannelClosed, ChannelTimeout):
-                    return {}
-                if "exit" in message:
-                    self._note_exit(message)
-            return self._exits.pop(pid)
+        while pid not in self._exits:
+            try:
+                message, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
+            except (ChannelClosed, ChannelTimeout):
+                return {}
+            if "exit" in message:
+                self._note_exit(message)
+        return self._exits.pop(pid)
 
     def close(self) -> None:
         """End it with all its workers and what they have started; it does so itself once its channel is closed."""
@@ -245,11 +242,6 @@ class Worker:
             raise WorkerDied(f"{death.how}{f' ({said[-1][:300]})' if said else ''}", death.oom) from None
         if "raised" in answer:
             raise WorkerDied(f"could not start its device ({answer['raised']}: {answer['message'][:300]})")
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for an order: it lives, and has said nothing that was not asked."""
-        return self.alive and self._channel.quiet
 
     def place(self, key: str, name: str, source: str) -> tuple[Path, Path]:
         """Give the worker its candidate: (the source file, the cache that workers before it with this `key` left)."""

@@ -195,9 +195,9 @@ class UnitJudge:
     @contextmanager
     def _worker(self):
         """A fresh worker for the candidate; however it ends, its end becomes a failure of the current stage."""
-        with self._phase("spawn"):
+        with self._shared(), self._phase("spawn"):
             try:
-                worker = self.setup.spawn(self._shared)
+                worker = self.setup.spawn()
             except (WorkerDied, WorkerTimeout) as error:
                 raise UnitError("unstable", f"no worker could be started: it {error or 'did not answer'}") from None
         bindings = Bindings(worker, self.setup.device)
@@ -209,8 +209,8 @@ class UnitJudge:
             raise self._death(death) from None
         finally:
             with self._shared(), self._phase("close"):
-                bindings.close()  # before the worker's end, which keeps the device's driver busy
                 worker.close()
+                bindings.close()
             self.log = worker.log
 
     def _timeout(self) -> UnitFailure:
@@ -356,8 +356,6 @@ class UnitJudge:
             timing = self._timing(worker, bindings, attempt)
         watch = Watch(setup.sentinel)
         doubt = None
-        with self._phase("spawn"):
-            setup.ahead.settle()
         asked = time.monotonic()
         with self.lease.exclusive():
             self._waited(asked)
@@ -365,7 +363,6 @@ class UnitJudge:
                 self._timed(timing, watch)
             except Doubt as found:
                 doubt = found
-        setup.ahead.start(self.lease)
         left = True
         while left:
             with self._shared(), self._phase("verify"):

@@ -145,14 +145,20 @@ class Table:
         zygote = self.setup.zygote
         usual = zygote.limits
         if limits:
-            self.setup.ahead.discard()  # they have the limits of when they were forked
+            self._discard()
             zygote.limits = replace(usual, **limits)
         try:
             yield
         finally:
             if limits:
-                self.setup.ahead.discard()
+                self._discard()
             zygote.limits = usual
+
+    def _discard(self) -> None:
+        """End the worker that was forked ahead: it has the limits of when it was forked."""
+        ahead, self.setup._next = self.setup._next, None
+        if ahead is not None:
+            ahead.close()
 
 
 @cache
