@@ -76,6 +76,27 @@ def test_triton_examples_pass_with_all_their_time_in_their_own_kernels(judge, op
     assert abs(record.performance.slope_us - record.performance.median_us) <= max(2, 0.1 * record.performance.median_us)
 
 
+def test_units_of_one_candidate_share_a_process(setup, judge):
+    """The second unit finds its kernel built; what it measures is as right as in a process of its own."""
+    source = (EXAMPLES / "triton" / "rms_norm.py").read_text()
+    setup.reuses = True
+    try:
+        first, second = judge(source), judge(source, shape="9")
+        process = setup._kept[1].pid
+        third = judge(source, shape="32")
+        assert setup._kept[1].pid == process
+    finally:
+        setup.reuses = False
+        setup.let_go()
+    for record in (first, second, third):
+        assert record.verdict.status == "passed", record.verdict
+        assert record.adoption.share == 1.0 and record.compile.artifacts
+        assert record.readiness is None or record.readiness["graph_capturable"]
+    assert third.phases["spawn"] < first.phases["spawn"] / 2
+    alone = judge(source, shape="32")
+    assert abs(third.performance.median_us - alone.performance.median_us) <= max(1, 0.1 * alone.performance.median_us)
+
+
 def test_a_fallback_is_correct_with_adoption_zero_and_a_shortcut(judge):
     record = judge(forward(RIGHT))
     assert record.verdict.status == "passed" and record.adoption.share == 0 and record.verdict.shortcut == "torch"

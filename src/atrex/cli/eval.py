@@ -33,6 +33,9 @@ def evaluate(
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Judge what passed again in a fresh worker with new seeds.")
     ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="On a GPU too, a process of its own for every unit of a candidate.")
+    ] = False,
     judges: Annotated[
         int, typer.Option(min=1, help="Judges per device: they compile and check side by side, and time alone.")
     ] = 1,
@@ -88,6 +91,7 @@ def evaluate(
             all_sizes=all_sizes,
             readiness=readiness,
             confirm=confirm,
+            fresh=fresh,
             require_locked=require_locked,
             judges=judges,
             engine=engine,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -15,7 +15,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class Bindings:
-    """The two blocks shared with one worker, grown when a case needs more room. `close` frees them.
+    """The two blocks shared with one worker, grown when a case needs more room. `close` frees them, those that were
+    outgrown too, once the worker is gone: one that keeps what it has mapped must not find there what comes after.
 
     One block holds the operands, at one or more places of equal layout, the other the mailboxes for outputs. All but a
     batch uses the first mailbox.
@@ -30,6 +31,7 @@ class Bindings:
         self._device = device
         self._inputs: CudaBlock | HostBlock | None = None
         self._outputs: CudaBlock | HostBlock | None = None
+        self._outgrown: list[CudaBlock | HostBlock] = []
         self._mutates: tuple[str, ...] = ()
         self._layout: dict[str, Any] = {}
         self._slots: tuple[list[Slot], list[Slot]] = ([], [])
@@ -65,11 +67,8 @@ class Bindings:
             "mailboxes": max(1, min(mailboxes, self.MAILBOXES_BYTES[kind] // out_bytes)),
             "mailbox_bytes": out_bytes,
         }
-        old = [
-            self._grow("_inputs", layout["places"] * in_bytes),
-            self._grow("_outputs", layout["mailboxes"] * out_bytes),
-        ]
-        grown = any(block is not None for block in old)
+        grown = self._grow("_inputs", layout["places"] * in_bytes)
+        grown |= self._grow("_outputs", layout["mailboxes"] * out_bytes)
         if layout == self._layout and not grown:
             return
         self._layout, self._slots = layout, (ins, outs)
@@ -80,19 +79,27 @@ class Bindings:
             order["blocks"] = [spec for spec, _ in exported]
             fds = [fd for _, more in exported for fd in more]
         answer = self._worker.ask(order, timeout, fds)
-        for block in old:  # not before the worker has let go of them
-            if block:
-                block.close()
         if "raised" in answer:
             raise WorkerDied(f"could not map the operands ({answer['raised']}: {answer['message']})")
 
-    def _grow(self, which: str, nbytes: int) -> CudaBlock | HostBlock | Literal[False] | None:
-        """Make a block large enough; the block that this replaces, False for the first one, None if it was."""
+    def _grow(self, which: str, nbytes: int) -> bool:
+        """Make a block large enough; whether it is a new one."""
         old = getattr(self, which)
         if old is not None and old.nbytes >= nbytes:
-            return None
+            return False
         setattr(self, which, new_block(nbytes, self._device))
-        return old if old is not None else False
+        if old is not None:
+            self._outgrown.append(old)
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks."""
+        return sum(block.nbytes for block in (self._inputs, self._outputs, *self._outgrown) if block is not None)
+
+    def forget(self) -> None:
+        """The worker has forgotten what was laid out: the next `bind` says it anew. The blocks stay."""
+        self._layout, self._slots, self._mutates = {}, ([], []), ()
 
     # -- operands --------------------------------------------------------------------------------------------------
 
@@ -149,10 +156,11 @@ class Bindings:
             torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
-        for block in (self._inputs, self._outputs):
+        for block in (self._inputs, self._outputs, *self._outgrown):
             if block is not None:
                 block.close()
         self._inputs = self._outputs = None
+        self._outgrown.clear()
 
 
 class Refresher:

@@ -28,6 +28,8 @@ class Terms:
     confirm: bool = False
     suite: Path | None = None
     hidden: tuple[str, ...] = ()
+    fresh: bool = False
+    """Every unit in a process of its own, also where units of one candidate could share one."""
 
     @property
     def seeds(self) -> Seeds:
@@ -72,14 +74,21 @@ class Serial:
         self.measured = measured(setup)
 
     def judge(self, units: Iterable[Unit]) -> Iterator[UnitRecord]:
+        self._setup.reuses = reuses(self._setup, self._terms)
         for unit in units:
             self._watch(str(self._setup.device), UnitName.of(unit))
             yield judge_unit(self._setup, unit, self._terms)
+        self._setup.let_go()
         if self._setup.collector_fault:
             self.measured["adoption"] = f"not measured: {self._setup.collector_fault}"
 
     def close(self) -> None:
         self._setup.close()
+
+
+def reuses(setup: Setup, terms: Terms) -> bool:
+    """Whether units of one candidate share a process: on a GPU, where starting one takes as long as timing a unit."""
+    return setup.device.type == "cuda" and not terms.fresh
 
 
 def judge_unit(setup: Setup, unit: Unit, terms: Terms) -> UnitRecord:

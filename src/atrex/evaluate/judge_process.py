@@ -13,6 +13,8 @@ from atrex.evaluate.spawn import Zygote
 if TYPE_CHECKING:
     from atrex.evaluate.engine import Terms
 
+_IDLE_SECONDS = 0.5  # after which a candidate's process is not kept for a unit that may come
+
 
 def serve(connection: Connection, device: str, lease_path: str) -> None:
     """Terms in, then a unit's name in and its record out, until None or the end of the pipe."""
@@ -23,7 +25,7 @@ def serve(connection: Connection, device: str, lease_path: str) -> None:
     except BaseException:
         zygote.close()
         raise
-    from atrex.evaluate.engine import judge_unit, measured
+    from atrex.evaluate.engine import judge_unit, measured, reuses
     from atrex.evaluate.lease import Lease
     from atrex.evaluate.setup import prepare
     from atrex.problems.load import load_suite
@@ -37,9 +39,15 @@ def serve(connection: Connection, device: str, lease_path: str) -> None:
         connection.send(("error", str(error)))
         return
     suite = load_suite(terms.suite)
+    setup.reuses = reuses(setup, terms)
     connection.send(("ready", measured(setup)))
     try:
-        while (name := connection.recv()) is not None:
+        while True:
+            if not connection.poll(_IDLE_SECONDS):
+                setup.let_go()
+            name = connection.recv()
+            if name is None:
+                break
             record = judge_unit(setup, name.unit(suite), terms)
             connection.send(record.model_dump_json())
     except (EOFError, OSError):

@@ -49,6 +49,8 @@ class Request:
     all_sizes: bool = False
     readiness: bool = True
     confirm: bool = False
+    fresh: bool = False
+    """Every unit in a process of its own; else those of one candidate that follow each other share one on a GPU."""
     require_locked: bool = False
     judges: int = 1
     engine: str = "local"
@@ -191,7 +193,7 @@ def _terms(request: Request, seeds: Seeds, candidates: list[Candidate]) -> Terms
     hidden |= {str(path.resolve()) for path in (request.out, request.suite) if path}
     return Terms(
         seeds.secret, request.seeds, request.budgets, request.timed_calls, request.readiness, request.confirm,
-        request.suite, tuple(sorted(hidden)),
+        request.suite, tuple(sorted(hidden)), request.fresh,
     )  # fmt: skip
 
 
@@ -245,6 +247,7 @@ def _about(request: Request, devices: list[torch.device], plan: Plan, suite_vers
         "too_large": [list(pair) for pair in plan.too_large],
         "seed_count": request.seeds,
         "timed_calls": request.timed_calls,
+        "fresh": request.fresh,
         "budgets": request.budgets.as_json(),
     }
 

@@ -46,7 +46,10 @@ class Setup:
     sentinel: Sentinel | None = None
     lease: Lease | Alone = field(default_factory=Alone)
     confinement: dict[str, Any] | None = None
+    reuses: bool = False
+    """Whether units of one candidate that follow each other may share a worker; who sets it calls `let_go`."""
     _next: Worker | None = None
+    _kept: tuple[tuple[str, str], Worker, Bindings] | None = None
 
     @property
     def fp8(self) -> Fp8Encoding:
@@ -67,6 +70,27 @@ class Setup:
         if self.device.type == "cuda":
             self._next = self._fork()
         return worker
+
+    def keep(self, key: tuple[str, str], worker: Worker, bindings: Bindings) -> None:
+        """Keep a worker that has forgotten its unit, and its blocks, for another unit of the candidate `key`."""
+        self.let_go()
+        self._kept = key, worker, bindings
+
+    def kept(self, key: tuple[str, str]) -> tuple[Worker, Bindings] | None:
+        """What is kept for the candidate `key`; what is kept for another is let go."""
+        if self._kept is None or self._kept[0] != key:
+            self.let_go()
+            return None
+        (_, *found), self._kept = self._kept, None
+        return tuple(found)
+
+    def let_go(self) -> None:
+        """End the worker that is kept: no candidate is to be there when none of its units is judged."""
+        if self._kept is not None:
+            _, worker, bindings = self._kept
+            self._kept = None
+            worker.close()
+            bindings.close()
 
     @staticmethod
     def _start(worker: Worker) -> Worker | None:
@@ -100,6 +124,7 @@ class Setup:
         self.baseline = replace(now, null_us=self.baseline.null_us, floor_us=self.baseline.floor_us)
 
     def close(self) -> None:
+        self.let_go()
         if self._next is not None:
             self._next.close()
         self.zygote.close()

@@ -46,6 +46,7 @@ from atrex.scoring.records import (
 CALM_SECONDS = 10.0  # how long a noisy device is waited for before a unit is measured again
 LONG_SECONDS = 5.0  # predicted for a unit whose references are so long that one of them is used twice
 TURN_SECONDS = 0.5  # of references after which a judge lets others have the device
+KEPT_BLOCKS = 4 << 30  # bytes that a worker which is kept may share with the judge
 _ANSWER_SLACK = 5.0  # seconds beyond a budget for the way there and back
 
 
@@ -67,7 +68,12 @@ class Unit:
 class UnitJudge:
     """The judge of one unit. `run` returns its record and never raises for what a candidate does."""
 
-    def __init__(self, setup: Setup, unit: Unit, clocks: Any = None, *, readiness: bool = False, confirm: bool = False):
+    def __init__(
+        self, setup: Setup, unit: Unit, clocks: Any = None, *, readiness: bool = False, confirm: bool = False,
+        fresh: bool = False,
+    ):  # fmt: skip
+        """`fresh`: in a worker that has judged no other unit, whatever the setup allows."""
+        self.fresh = fresh or not setup.reuses
         self.setup, self.unit, self.clocks = setup, unit, clocks
         self.lease = setup.lease
         self.wants_readiness, self.wants_confirmation = readiness, confirm
@@ -88,6 +94,8 @@ class UnitJudge:
         """The outputs' form, on no device; None for folders of others, whose outputs' sizes may depend on values."""
         self._known: Case | None = None
         """A case for readiness, kept where another reference takes long."""
+        self._reused = False  # whether its worker has judged units of this candidate before
+        self._may_keep = False  # whether its worker may go on with another one
         self._turn = ExitStack()
         self._waits = 0.0  # seconds for which others had the device
         self._begun = 0.0
@@ -133,15 +141,23 @@ class UnitJudge:
         self.phases["wait"] = round(self._waits, 4)
 
     def run(self) -> UnitRecord:
-        """Judge it. Where there was no room on a device that others use too, once more with their units away."""
+        """Judge it. What did not pass in a worker that had judged other units is judged again in a fresh one: only
+        that counts. Where there was no room on a device that others use too, once more with their units away.
+        """
         with self._room():
             record = self._run()
-        if not (self.lease.crowded and _wants_room(record)):
-            return record
+        if self._reused and record.verdict.status is not Status.PASSED:
+            record = self._again()
+        if self.lease.crowded and _wants_room(record):
+            record = self._again(alone=True)
+        return record
+
+    def _again(self, alone: bool = False) -> UnitRecord:
         again = UnitJudge(
-            self.setup, self.unit, self.clocks, readiness=self.wants_readiness, confirm=self.wants_confirmation
-        )
-        with again._room(alone=True):
+            self.setup, self.unit, self.clocks, readiness=self.wants_readiness, confirm=self.wants_confirmation,
+            fresh=True,
+        )  # fmt: skip
+        with again._room(alone):
             return again._run()
 
     @contextmanager
@@ -159,12 +175,13 @@ class UnitJudge:
         try:
             self._static()
             doubt = None
-            with self._worker() as (worker, bindings):
+            with self._worker(self.fresh) as (worker, bindings):
                 try:
                     self._compile_and_correct(worker, bindings)
                     if not self.unit.held_out:
                         self.stage = Stage.PERFORMANCE
                         doubt = self._doubt(worker, bindings)
+                    self._may_keep = doubt is None and not self.fresh and self._sound()
                 except UnitFailure as failure:
                     if failure.category in ("numeric_mismatch", "over_budget"):
                         with self._shared():
@@ -193,14 +210,12 @@ class UnitJudge:
             raise UnitFailure(Stage.COMPILE, *fault)
 
     @contextmanager
-    def _worker(self):
-        """A fresh worker for the candidate; however it ends, its end becomes a failure of the current stage."""
+    def _worker(self, fresh: bool = True):
+        """A worker for the candidate; however it ends, its end becomes a failure of the current stage."""
         with self._shared(), self._phase("spawn"):
-            try:
-                worker = self.setup.spawn()
-            except (WorkerDied, WorkerTimeout) as error:
-                raise UnitError("unstable", f"no worker could be started: it {error or 'did not answer'}") from None
-        bindings = Bindings(worker, self.setup.device)
+            kept = self.setup.kept(self._key) if not fresh else None
+            self._reused = kept is not None
+            worker, bindings = kept or self._started()
         try:
             yield worker, bindings
         except WorkerTimeout:
@@ -209,9 +224,36 @@ class UnitJudge:
             raise self._death(death) from None
         finally:
             with self._shared(), self._phase("close"):
-                worker.close()
-                bindings.close()
+                self._part(worker, bindings)
             self.log = worker.log
+
+    def _started(self) -> tuple[Worker, Bindings]:
+        try:
+            worker = self.setup.spawn()
+        except (WorkerDied, WorkerTimeout) as error:
+            raise UnitError("unstable", f"no worker could be started: it {error or 'did not answer'}") from None
+        return worker, Bindings(worker, self.setup.device)
+
+    def _part(self, worker: Worker, bindings: Bindings) -> None:
+        """End the worker, or keep it for the candidate's next unit."""
+        keep, self._may_keep = self._may_keep and bindings.nbytes <= KEPT_BLOCKS, False
+        try:
+            if keep and worker.ask({"op": "renew"}, _ANSWER_SLACK) == {"renewed": True}:
+                bindings.forget()
+                self.setup.keep(self._key, worker, bindings)
+                return
+        except (WorkerDied, WorkerTimeout):
+            pass
+        worker.close()
+        bindings.close()
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return self.unit.candidate.sha256, self._instruments()
+
+    def _sound(self) -> bool:
+        """Whether readiness has left the process as it was: a capture that failed can leave the context unusable."""
+        return self.readiness is None or self.readiness["graph_capturable"] is not False
 
     def _timeout(self) -> UnitFailure:
         budgets = self.setup.budgets
@@ -228,12 +270,11 @@ class UnitJudge:
         """Import the candidate in the worker; seconds that it took. Raises UnitFailure of the compile stage."""
         setup, candidate = self.setup, self.unit.candidate
         self.confinement = worker.held
-        # One cache per candidate file: private to it, shared by its units, so that nothing is compiled twice.
-        source, cache = worker.place(candidate.sha256[:16], candidate.path.name, candidate.source)
-        order = {
-            "op": "load", "source": str(source), "cache": str(cache), "dsl": self._instruments(),
-            "init_kwargs": dict(self.unit.shape.init_kwargs),
-        }  # fmt: skip
+        order = {"op": "load", "dsl": self._instruments(), "init_kwargs": dict(self.unit.shape.init_kwargs)}
+        if not self._reused:
+            # One cache per candidate file: private to it, shared by its units, so that nothing is compiled twice.
+            source, cache = worker.place(candidate.sha256[:16], candidate.path.name, candidate.source)
+            order |= {"source": str(source), "cache": str(cache)}
         # What is built here is built by the host: on a device the import takes nothing from a judge that times.
         with nullcontext() if setup.device.type == "cuda" else self._shared(), self._phase("load"):
             answer = worker.ask(order, setup.budgets.compile + _ANSWER_SLACK)

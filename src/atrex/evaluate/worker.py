@@ -1,7 +1,8 @@
-"""The worker: one process, one unit, one candidate. Everything it says is checked by the judge.
+"""The worker: one process, one candidate, one unit at a time. Everything it says is checked by the judge.
 
 It is forked from the zygote, gets its orders over one channel, reads inputs from and writes outputs to blocks that
-the judge owns, and is killed when the unit is done. It knows no seed, no expected value and no ceiling.
+the judge owns, and is killed when the unit is done, or when the candidate's units are. It knows no seed, no expected
+value and no ceiling.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from atrex.evaluate.probes import PROBES
 from atrex.evaluate.shared_memory import Attached
 from atrex.evaluate.timing import protocol_for
 
-ORDERS = ["start", "load", "artifacts", "bind", "call", "show", "pilot", "retire", "arm", "timed", "batch", "probe"]
+ORDERS = [
+    "start", "load", "artifacts", "bind", "call", "show", "pilot", "retire", "arm", "timed", "batch", "probe", "renew",
+]  # fmt: skip
 _STAY_AWAKE = 0.2  # seconds
 _ASIDE_AFTER = 0.03  # seconds of compilation after which the device is left to others
 _POISON_AT_MOST = 2 << 30  # bytes of free allocator memory that are overwritten before a call
@@ -41,6 +44,7 @@ class Bench:
         self.spec = spec
         self.device = torch.device(spec["device"])
         self.scratch = Path(spec["scratch"])
+        self.module: Any = None
         self.model: torch.nn.Module | None = None
         self.operands: dict[str, torch.Tensor] = {}
         self.mailbox: dict[str, torch.Tensor] = {}
@@ -90,15 +94,17 @@ class Bench:
         return {"started": True}
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Put the DSL's instruments in, then import the candidate and build its Model."""
-        source = Path(message["source"])
-        import atrex.dsls
-
-        self.session = atrex.dsls.get(message["dsl"]).instrument(Path(message["cache"]), source)
-        self.session.aside = self._step_aside
+        """Put the DSL's instruments in, then import the candidate, both once, and build its Model."""
         started = time.monotonic()
-        module = _import(source)
-        model_class = getattr(module, "Model", None)
+        if self.module is None:
+            source = Path(message["source"])
+            import atrex.dsls
+
+            self.session = atrex.dsls.get(message["dsl"]).instrument(Path(message["cache"]), source)
+            self.session.aside = self._step_aside
+            started = time.monotonic()
+            self.module = _import(source)
+        model_class = getattr(self.module, "Model", None)
         if not (inspect.isclass(model_class) and issubclass(model_class, torch.nn.Module)):
             return {"not_a_module": f"Model is {_kind(model_class)}, expected a subclass of torch.nn.Module"}
         self.model = model_class(**message["init_kwargs"]).to(self.device).eval()
@@ -111,6 +117,17 @@ class Bench:
 
     def artifacts(self, message: dict[str, Any]) -> dict[str, Any]:
         return {"artifacts": self.session.artifacts(), "missing": self.session.missing()}
+
+    def renew(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Forget the unit. The module stays, with what it has compiled, for another unit of the same candidate."""
+        self._retire()
+        self._held.clear()
+        self.model, self.graph, self.pair = None, None, []
+        self.operands, self.mailbox, self.mailboxes, self.places = {}, {}, [], []
+        self.names, self.mutates = [], []
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return {"renewed": True}
 
     # -- operands and outputs --------------------------------------------------------------------------------------
 
