@@ -2,19 +2,27 @@
 
 Two consumer warpgroups hold 64 x 256 sums each (a tile is 128 x 256); a k-block is four products of 64 x 64 x 128, one
 of which is scaled into the sums while the next is multiplied (multiply_wide). Three warps copy: one for each
-warpgroup's rows of a, one for b, each with a ring of its own. Warpgroup 1 stays LEAD k-blocks behind warpgroup 0, so
-that the fp32 sums of one are written while the other multiplies. Fewer rows: 128 x 128 or 64, one product a k-block.
+warpgroup's rows of a, one for b, each with a ring of its own. Behind a tile's last k-block either warpgroup gets a slot
+of b's ring, through which its sums leave by TMA, 64 columns at a time. Warpgroup 1 starts LEAD k-blocks behind
+warpgroup 0, so that one sends while the other multiplies. Fewer rows: 128 x 128 or 64, one product a k-block.
 A k-block, in cycles of a multiprocessor: tensor cores 1024, shared memory 1024 (80 KB read by products, 48 KB written),
-instructions 510, and 48 KB from the L2, which was seen to give 7.2 TB/s (0.88 us); power holds fp8 at 1470 TFLOP/s.
-Measured before, with 256 x 128 tiles of products that were waited for: 0.99 us a k-block, 1.9 us more a tile.
-Predicted: n = k = 2048, m = 704512: 5.3 ms, S 0.56; n = k = 4096, m = 299520: 8.5 ms, S 0.60; m = 237: 14 us, S 0.32.
+instructions 510.
+Sweeps on an H200: m = 51200, n = k = 2048: 401 us, S 0.54, 420 us with stores of registers instead of TMA; m = 16384,
+n = k = 4096: 485 us, S 0.57 (490 us); m = 98304: 2.88 ms, S 0.58 (2.97 ms); m = 4533, n = k = 2048: 52.6 us, S 0.37.
+Without LEAD 0.5 % slower; rings of other depths made no difference.
 """
 
 import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 UNITS = 132  # multiprocessors
@@ -61,24 +69,20 @@ def copy_a(desc, ring, full, done, lead, tiles_m, tiles_n, PART: gl.constexpr, L
     ROWS: gl.constexpr = ring.shape[1]
     BK: gl.constexpr = ring.shape[2]
     slot = 0
-    # The k-block that was in a slot before, as the barriers of `done` count them.
-    before = 0
-    phase = 0
+    phase = 1
     count = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_place(tile, tiles_m, tiles_n, BAND)
         row = tile_m * (2 * ROWS) + PART * ROWS
         for block in range(BLOCKS):
-            if count >= SLOTS:
-                mbarrier.wait(done.index(before), phase)
-                before, phase = advance(before, phase, done.shape[0])
+            mbarrier.wait(done.index(slot), phase)
             if LEAD > 0 and PART == 0:
-                # Warpgroup 0 is through with block LEAD - 1: warpgroup 1 may start.
+                # This slot held block LEAD - 1, which warpgroup 0 is now through with: warpgroup 1 may start.
                 mbarrier.arrive(lead, pred=count == LEAD - 1 + SLOTS)
-            count += 1
+                count += 1
             mbarrier.expect(full.index(slot), desc.block_type.nbytes)
             tma.async_copy_global_to_shared(desc, [row, block * BK], full.index(slot), ring.index(slot))
-            slot = gl.where(slot == SLOTS - 1, 0, slot + 1)
+            slot, phase = advance(slot, phase, SLOTS)
 
 
 @gluon.jit
@@ -96,6 +100,13 @@ def copy_b(desc, ring, full, done0, done1, tiles_m, tiles_n, BAND: gl.constexpr,
             mbarrier.expect(full.index(slot), desc.block_type.nbytes)
             tma.async_copy_global_to_shared(desc, [tile_n * BN, block * BK], full.index(slot), ring.index(slot))
             slot, phase = advance(slot, phase, SLOTS)
+        if BN == 256:
+            # A slot for the sums of either warpgroup on their way out.
+            for _ in gl.static_range(2):
+                mbarrier.wait(done0.index(slot), phase)
+                mbarrier.wait(done1.index(slot), phase)
+                mbarrier.arrive(full.index(slot))
+                slot, phase = advance(slot, phase, SLOTS)
 
 
 @gluon.jit
@@ -121,7 +132,7 @@ def add_scaled(acc, product, scale):
 
 
 @gluon.jit
-def multiply(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_scales_ptr, out_ptr, m, tiles_m,
+def multiply(a_ring, b_ring, a_full, b_full, a_done, done, lead, a_scales_ptr, b_scales_ptr, out_ptr, m, tiles_m,
              tiles_n, PART: gl.constexpr, LEAD: gl.constexpr, BAND: gl.constexpr, SPREAD: gl.constexpr, N: gl.constexpr,
              BLOCKS: gl.constexpr):
     A_SLOTS: gl.constexpr = a_ring.shape[0]
@@ -167,6 +178,7 @@ def multiply(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_scales_
             b_scale = gl.load(b_scale_ptr + ahead)
             product = warpgroup_mma_wait(0, deps=[product])
             if WAVES == 1:
+                mbarrier.arrive(a_done.index(a_slot))
                 mbarrier.arrive(done.index(b_slot))
             acc0 = add_scaled(acc0, product, scale0)
             if WAVES == 2:
@@ -174,6 +186,7 @@ def multiply(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_scales_
                 mbarrier.wait(a_full.index(a_slot), a_phase)
                 product = warpgroup_mma(a.slice(64, 64), b, zero, use_acc=False, is_async=True)
                 product = warpgroup_mma_wait(0, deps=[product])
+                mbarrier.arrive(a_done.index(a_slot))
                 mbarrier.arrive(done.index(b_slot))
                 acc1 = add_scaled(acc1, product, scale1)
             a_slot, a_phase = advance(a_slot, a_phase, A_SLOTS)
@@ -184,7 +197,31 @@ def multiply(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_scales_
 
 
 @gluon.jit
-def multiply_wide(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_scales_ptr, out_ptr, m, tiles_m,
+def send(acc, stage, out_desc, row, col):
+    """A piece of the sums leaves by TMA, once the piece before the last has left the same place."""
+    tma.store_wait(1)
+    stage.store(acc)
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, [row, col], stage)
+
+
+@gluon.jit
+def first_scales(tile, inside, a_scales_ptr, b_scales_ptr, m, tiles_m, tiles_n, PART: gl.constexpr, BN: gl.constexpr,
+                 BAND: gl.constexpr, GROUP: gl.constexpr, N: gl.constexpr, BLOCKS: gl.constexpr):
+    """Where a tile lies, and the scales of its first k-block."""
+    tile_m, tile_n = tile_place(tile, tiles_m, tiles_n, BAND)
+    row = tile_m * 128 + PART * 64
+    a_scale_ptr = a_scales_ptr + row.to(gl.int64) * BLOCKS
+    b_scale_ptr0 = b_scales_ptr + (tile_n * BN // GROUP) * BLOCKS
+    b_scale_ptr1 = b_scales_ptr + gl.minimum((tile_n * BN + 128) // GROUP, N // GROUP - 1) * BLOCKS
+    a_scale = gl.load(a_scale_ptr + inside * BLOCKS, mask=inside < m - row, other=0.0)
+    b_scale0 = gl.load(b_scale_ptr0)
+    b_scale1 = gl.load(b_scale_ptr1)
+    return row, tile_n * BN, a_scale_ptr, b_scale_ptr0, b_scale_ptr1, a_scale, b_scale0, b_scale1
+
+
+@gluon.jit
+def multiply_wide(a_ring, b_ring, a_full, b_full, a_done, done, lead, a_scales_ptr, b_scales_ptr, out_desc, m, tiles_m,
                   tiles_n, PART: gl.constexpr, LEAD: gl.constexpr, BAND: gl.constexpr, GROUP: gl.constexpr,
                   N: gl.constexpr, BLOCKS: gl.constexpr):
     """64 x 256 sums in four pieces: a piece is multiplied while the one before is scaled into its sums. Rows of a come
@@ -196,22 +233,19 @@ def multiply_wide(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_sc
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 4)
     zero = gl.zeros([64, 64], gl.float32, layout=layout)
     inside = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
+    place = inside * BLOCKS
     a_slot = 0
     a_phase = 0
     b_slot = 0
     b_phase = 0
     if LEAD > 0 and PART == 1:
         mbarrier.wait(lead, 0)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        tile_m, tile_n = tile_place(tile, tiles_m, tiles_n, BAND)
-        row = tile_m * 128 + PART * 64
-        b_scale_ptr0 = b_scales_ptr + (tile_n * BN // GROUP) * BLOCKS
-        b_scale_ptr1 = b_scales_ptr + gl.minimum((tile_n * BN + 128) // GROUP, N // GROUP - 1) * BLOCKS
-        b_scale0 = gl.load(b_scale_ptr0)
-        b_scale1 = gl.load(b_scale_ptr1)
-        a_scale_ptr = a_scales_ptr + row.to(gl.int64) * BLOCKS + inside * BLOCKS
+    tiles = tiles_m * tiles_n
+    row, col, a_scale_ptr, b_scale_ptr0, b_scale_ptr1, a_scale, b_scale0, b_scale1 = first_scales(
+        gl.program_id(0), inside, a_scales_ptr, b_scales_ptr, m, tiles_m, tiles_n, PART, BN, BAND, GROUP, N, BLOCKS
+    )
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         live = inside < m - row
-        a_scale = gl.load(a_scale_ptr, mask=live, other=0.0)
         acc0 = zero
         acc1 = zero
         acc2 = zero
@@ -227,7 +261,7 @@ def multiply_wide(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_sc
             ahead = gl.minimum(block + 1, BLOCKS - 1)
             scale0 = a_scale * b_scale0
             scale1 = a_scale * b_scale1
-            a_scale = gl.load(a_scale_ptr + ahead, mask=live, other=0.0)
+            a_scale = gl.load(a_scale_ptr + place + ahead, mask=live, other=0.0)
             b_scale0 = gl.load(b_scale_ptr0 + ahead)
             b_scale1 = gl.load(b_scale_ptr1 + ahead)
             product0 = warpgroup_mma_wait(1, deps=[product0])
@@ -243,19 +277,34 @@ def multiply_wide(a_ring, b_ring, a_full, b_full, done, lead, a_scales_ptr, b_sc
             product2 = warpgroup_mma_wait(1, deps=[product2])
             acc2 = add_scaled(acc2, product2, scale1)
             product3 = warpgroup_mma_wait(0, deps=[product3])
+            mbarrier.arrive(a_done.index(a_slot))
             mbarrier.arrive(done.index(b_slot))
             acc3 = add_scaled(acc3, product3, scale1)
             a_slot, a_phase = advance(a_slot, a_phase, A_SLOTS)
             b_slot, b_phase = advance(b_slot, b_phase, B_SLOTS)
-        store_rows(acc0, out_ptr, row, tile_n * BN, m, N, BN)
-        store_rows(acc1, out_ptr, row, tile_n * BN + 64, m, N, BN)
-        store_rows(acc2, out_ptr, row, tile_n * BN + 128, m, N, BN)
-        store_rows(acc3, out_ptr, row, tile_n * BN + 192, m, N, BN)
+        # Those of the next tile arrive while this one leaves.
+        out_row = row
+        out_col = col
+        following = gl.minimum(tile + gl.num_programs(0), tiles - 1)
+        row, col, a_scale_ptr, b_scale_ptr0, b_scale_ptr1, a_scale, b_scale0, b_scale1 = first_scales(
+            following, inside, a_scales_ptr, b_scales_ptr, m, tiles_m, tiles_n, PART, BN, BAND, GROUP, N, BLOCKS
+        )
+        for part in gl.static_range(2):
+            mbarrier.wait(b_full.index(b_slot), b_phase)
+            if part == PART:
+                places = b_ring.index(b_slot)._reinterpret(out_desc.dtype, [2, 64, 64], out_desc.layout)
+                send(acc0, places.index(0), out_desc, out_row, out_col)
+                send(acc1, places.index(1), out_desc, out_row, out_col + 64)
+                send(acc2, places.index(0), out_desc, out_row, out_col + 128)
+                send(acc3, places.index(1), out_desc, out_row, out_col + 192)
+                tma.store_wait(0)
+            mbarrier.arrive(done.index(b_slot))
+            b_slot, b_phase = advance(b_slot, b_phase, B_SLOTS)
 
 
 # The number of rows changes from call to call: it must not make another specialization.
 @gluon.jit(do_not_specialize=["m"])
-def block_scaled_mm_kernel(a_desc, b_desc, a_scales_ptr, b_scales_ptr, out_ptr, m, N: gl.constexpr,
+def block_scaled_mm_kernel(a_desc, b_desc, out_desc, a_scales_ptr, b_scales_ptr, out_ptr, m, N: gl.constexpr,
                            BLOCKS: gl.constexpr, A_SLOTS: gl.constexpr, B_SLOTS: gl.constexpr, LEAD: gl.constexpr,
                            BAND: gl.constexpr, GROUP: gl.constexpr):
     ROWS: gl.constexpr = a_desc.block_type.shape[0]
@@ -269,13 +318,17 @@ def block_scaled_mm_kernel(a_desc, b_desc, a_scales_ptr, b_scales_ptr, out_ptr, 
     a_full0 = gl.allocate_shared_memory(gl.int64, [A_SLOTS, 1], mbarrier.MBarrierLayout())
     a_full1 = gl.allocate_shared_memory(gl.int64, [A_SLOTS, 1], mbarrier.MBarrierLayout())
     b_full = gl.allocate_shared_memory(gl.int64, [B_SLOTS, 1], mbarrier.MBarrierLayout())
-    # A warpgroup says here which k-blocks it is through with, one barrier for both of its operands.
+    # A warpgroup says here which k-blocks it is through with.
+    a_done0 = gl.allocate_shared_memory(gl.int64, [A_SLOTS, 1], mbarrier.MBarrierLayout())
+    a_done1 = gl.allocate_shared_memory(gl.int64, [A_SLOTS, 1], mbarrier.MBarrierLayout())
     done0 = gl.allocate_shared_memory(gl.int64, [B_SLOTS, 1], mbarrier.MBarrierLayout())
     done1 = gl.allocate_shared_memory(gl.int64, [B_SLOTS, 1], mbarrier.MBarrierLayout())
     lead = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(A_SLOTS):
         mbarrier.init(a_full0.index(slot), count=1)
         mbarrier.init(a_full1.index(slot), count=1)
+        mbarrier.init(a_done0.index(slot), count=1)
+        mbarrier.init(a_done1.index(slot), count=1)
     for slot in gl.static_range(B_SLOTS):
         mbarrier.init(b_full.index(slot), count=1)
         mbarrier.init(done0.index(slot), count=1)
@@ -284,12 +337,12 @@ def block_scaled_mm_kernel(a_desc, b_desc, a_scales_ptr, b_scales_ptr, out_ptr, 
     if BN == 256:
         gl.warp_specialize(
             [
-                (multiply_wide, (a_ring0, b_ring, a_full0, b_full, done0, lead, a_scales_ptr, b_scales_ptr, out_ptr,
-                                 m, tiles_m, tiles_n, 0, LEAD, BAND, GROUP, N, BLOCKS)),
-                (multiply_wide, (a_ring1, b_ring, a_full1, b_full, done1, lead, a_scales_ptr, b_scales_ptr, out_ptr,
-                                 m, tiles_m, tiles_n, 1, LEAD, BAND, GROUP, N, BLOCKS)),
-                (copy_a, (a_desc, a_ring0, a_full0, done0, lead, tiles_m, tiles_n, 0, LEAD, BAND, BLOCKS)),
-                (copy_a, (a_desc, a_ring1, a_full1, done1, lead, tiles_m, tiles_n, 1, LEAD, BAND, BLOCKS)),
+                (multiply_wide, (a_ring0, b_ring, a_full0, b_full, a_done0, done0, lead, a_scales_ptr, b_scales_ptr,
+                                 out_desc, m, tiles_m, tiles_n, 0, LEAD, BAND, GROUP, N, BLOCKS)),
+                (multiply_wide, (a_ring1, b_ring, a_full1, b_full, a_done1, done1, lead, a_scales_ptr, b_scales_ptr,
+                                 out_desc, m, tiles_m, tiles_n, 1, LEAD, BAND, GROUP, N, BLOCKS)),
+                (copy_a, (a_desc, a_ring0, a_full0, a_done0, lead, tiles_m, tiles_n, 0, LEAD, BAND, BLOCKS)),
+                (copy_a, (a_desc, a_ring1, a_full1, a_done1, lead, tiles_m, tiles_n, 1, LEAD, BAND, BLOCKS)),
                 (copy_b, (b_desc, b_ring, b_full, done0, done1, tiles_m, tiles_n, BAND, BLOCKS)),
             ],
             [4, 1, 1, 1],
@@ -298,12 +351,12 @@ def block_scaled_mm_kernel(a_desc, b_desc, a_scales_ptr, b_scales_ptr, out_ptr, 
     else:
         gl.warp_specialize(
             [
-                (multiply, (a_ring0, b_ring, a_full0, b_full, done0, lead, a_scales_ptr, b_scales_ptr, out_ptr,
+                (multiply, (a_ring0, b_ring, a_full0, b_full, a_done0, done0, lead, a_scales_ptr, b_scales_ptr, out_ptr,
                             m, tiles_m, tiles_n, 0, LEAD, BAND, GROUP // BN, N, BLOCKS)),
-                (multiply, (a_ring1, b_ring, a_full1, b_full, done1, lead, a_scales_ptr, b_scales_ptr, out_ptr,
+                (multiply, (a_ring1, b_ring, a_full1, b_full, a_done1, done1, lead, a_scales_ptr, b_scales_ptr, out_ptr,
                             m, tiles_m, tiles_n, 1, LEAD, BAND, GROUP // BN, N, BLOCKS)),
-                (copy_a, (a_desc, a_ring0, a_full0, done0, lead, tiles_m, tiles_n, 0, LEAD, BAND, BLOCKS)),
-                (copy_a, (a_desc, a_ring1, a_full1, done1, lead, tiles_m, tiles_n, 1, LEAD, BAND, BLOCKS)),
+                (copy_a, (a_desc, a_ring0, a_full0, a_done0, lead, tiles_m, tiles_n, 0, LEAD, BAND, BLOCKS)),
+                (copy_a, (a_desc, a_ring1, a_full1, a_done1, lead, tiles_m, tiles_n, 1, LEAD, BAND, BLOCKS)),
                 (copy_b, (b_desc, b_ring, b_full, done0, done1, tiles_m, tiles_n, BAND, BLOCKS)),
             ],
             [4, 1, 1, 1],
@@ -328,6 +381,7 @@ class Model(torch.nn.Module):
         block_scaled_mm_kernel[(min(tiles, UNITS),)](
             TensorDescriptor.from_tensor(a, [rows, BLOCK_K], layout),
             TensorDescriptor.from_tensor(b, [cols, BLOCK_K], layout),
+            TensorDescriptor.from_tensor(out, [64, 64], gl.NVMMASharedLayout(128, 32, rank=2)),
             a_scales, b_scales, out, m, N=n, BLOCKS=k // BLOCK_K, A_SLOTS=c["A_SLOTS"], B_SLOTS=c["B_SLOTS"],
             LEAD=c["LEAD"], BAND=c["BAND"], GROUP=self.group_n, num_warps=4, maxnreg=168,
         )  # fmt: skip

@@ -1,14 +1,14 @@
 """Mixture of experts over fp8 blocks: two grouped products over slots sorted by expert, and a sum; 4 launches (5 from
 2049 slots on).
 
-Slots are sorted into blocks of `rows` of one expert (histogram and sort of chunks, deterministic). A program multiplies
-its rows with two boxes of 128 weight rows (gate and up; or neighbours of w2) that TMA brings; a product over 128 of the
-depth is scaled into fp32 sums by scales that were loaded an iteration ahead. The first product ends in SiLU and fp8 in
-groups of 128. Few rows an expert: the weights are the M side, and streaming them bounds the time; many: 128 rows, bound
-by wgmma and the scaling; very many: a program a multiprocessor goes from tile to tile. Launches depend
+Slots are sorted into blocks of `rows` of one expert (histogram and sort of chunks; one token needs none). A program
+multiplies its rows with two boxes of 128 weight rows (gate and up; or neighbours of w2) that TMA brings; a product over
+128 of the depth is scaled into fp32 sums by scales that were loaded an iteration ahead. The first product ends in SiLU
+and fp8 in groups of 128. Few rows an expert: the weights are the M side, and streaming them bounds the time; many: 128
+rows, bound by wgmma and the scaling; very many: a program a multiprocessor goes from tile to tile. Launches depend
 programmatically, so that one starts while the other ends.
-Expected on an H200: shape 2 (1 token, 352 MB) 98 us, S 0.75; shape 3 (32 tokens, 7.2 GB) 1800 us, S 0.83; shape 0
-(30821 tokens) 2600 us, S 0.45. Needs hidden and intermediate sizes that are multiples of 128.
+Measured on an H200: shape 0 (30821 tokens) 3070 us, S 0.38; 4 (1 token) 62 us, 0.51; 5 (2560 tokens) 1868 us, 0.27;
+7 (128 tokens) 613 us, 0.82. Needs hidden and intermediate sizes that are multiples of 128.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PDL = True  # programmatic dependent launch; off for Triton's interpreter
 PROGRAMS = 132  # of the long kernels: one a multiprocessor
-FLATTEN = True  # their two loops become one, so that loads go on across tiles
+FLATTEN = False  # whether their two loops become one: then sums move between registers in every step
 MAP = 64  # blocks of rows that a program of the routing kernels describes at a time
 BLOCK = 128  # of the scales
 
@@ -137,13 +137,31 @@ def _scaled(acc, a, b, factor, SWAP: tl.constexpr):
 
 
 @triton.jit
+def _block(map_ptr, block, DIRECT: tl.constexpr):
+    """Expert and rows of a block. DIRECT: nothing was sorted, each slot is a block, and map_ptr is topk_ids."""
+    if DIRECT:
+        return tl.load(map_ptr + block), 1
+    else:
+        return tl.load(map_ptr + 2 * block), tl.load(map_ptr + 2 * block + 1)
+
+
+@triton.jit
+def _slots(sorted_ptr, first, row, live, ROWS: tl.constexpr, DIRECT: tl.constexpr):
+    if DIRECT:
+        return first // ROWS + row * 0
+    else:
+        return tl.load(sorted_ptr + first + row, mask=live, other=0)
+
+
+@triton.jit
 def _gate_up(x_ptr, w1, x_scales_ptr, w1_scales_ptr, sorted_ptr, mid_ptr, mid_scales_ptr, expert, rows, first, tile,
              largest, HIDDEN: tl.constexpr, INTER: tl.constexpr, TOP_K: tl.constexpr, ROWS: tl.constexpr,
-             BLOCK: tl.constexpr, SWAP: tl.constexpr):
+             BLOCK: tl.constexpr, SWAP: tl.constexpr,
+             DIRECT: tl.constexpr):
     DEPTHS: tl.constexpr = HIDDEN // BLOCK
     row = tl.arange(0, ROWS)
     live = row < rows
-    token = (tl.load(sorted_ptr + first + row, mask=live, other=0) // TOP_K).to(tl.int64)
+    token = (_slots(sorted_ptr, first, row, live, ROWS, DIRECT) // TOP_K).to(tl.int64)
     k = tl.arange(0, BLOCK)
     x = x_ptr + token[:, None] * HIDDEN + k[None, :]
     x_scales = x_scales_ptr + token * DEPTHS
@@ -182,23 +200,22 @@ def _gate_up(x_ptr, w1, x_scales_ptr, w1_scales_ptr, sorted_ptr, mid_ptr, mid_sc
 def gate_up_kernel(x_ptr, w1, x_scales_ptr, w1_scales_ptr, sorted_ptr, map_ptr, mid_ptr, mid_scales_ptr, max_blocks,
                    largest, HIDDEN: tl.constexpr, INTER: tl.constexpr, TOP_K: tl.constexpr, ROWS: tl.constexpr,
                    BLOCK: tl.constexpr, BAND: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr,
-                   PDL: tl.constexpr):
+                   DIRECT: tl.constexpr, PDL: tl.constexpr):
     """w1 is a descriptor of [2 * experts, INTER, HIDDEN] with boxes [1, BLOCK, BLOCK]."""
     block, tile = _tile(max_blocks, INTER // BLOCK, BAND)
     _after(PDL)
-    expert = tl.load(map_ptr + 2 * block)
+    expert, rows = _block(map_ptr, block, DIRECT)
     if expert >= 0:
-        rows = tl.load(map_ptr + 2 * block + 1)
         if SPLIT:
             if rows <= ROWS // 2:
                 _gate_up(x_ptr, w1, x_scales_ptr, w1_scales_ptr, sorted_ptr, mid_ptr, mid_scales_ptr, expert, rows,
-                         block * ROWS, tile, largest, HIDDEN, INTER, TOP_K, ROWS // 2, BLOCK, SWAP)
+                         block * ROWS, tile, largest, HIDDEN, INTER, TOP_K, ROWS // 2, BLOCK, SWAP, DIRECT)
             else:
                 _gate_up(x_ptr, w1, x_scales_ptr, w1_scales_ptr, sorted_ptr, mid_ptr, mid_scales_ptr, expert, rows,
-                         block * ROWS, tile, largest, HIDDEN, INTER, TOP_K, ROWS, BLOCK, SWAP)
+                         block * ROWS, tile, largest, HIDDEN, INTER, TOP_K, ROWS, BLOCK, SWAP, DIRECT)
         else:
             _gate_up(x_ptr, w1, x_scales_ptr, w1_scales_ptr, sorted_ptr, mid_ptr, mid_scales_ptr, expert, rows,
-                     block * ROWS, tile, largest, HIDDEN, INTER, TOP_K, ROWS, BLOCK, SWAP)
+                     block * ROWS, tile, largest, HIDDEN, INTER, TOP_K, ROWS, BLOCK, SWAP, DIRECT)
 
 
 @triton.jit
@@ -213,7 +230,8 @@ def _store(part_ptr, acc, slot, live, col, HIDDEN: tl.constexpr, BLOCK: tl.const
 
 @triton.jit
 def _down(mid, w2, mid_scales_ptr, w2_scales_ptr, sorted_ptr, part_ptr, expert, rows, first, tile, HIDDEN: tl.constexpr,
-          INTER: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SWAP: tl.constexpr):
+          INTER: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SWAP: tl.constexpr,
+          DIRECT: tl.constexpr):
     DEPTHS: tl.constexpr = INTER // BLOCK
     row = tl.arange(0, ROWS)
     live = row < rows
@@ -238,7 +256,7 @@ def _down(mid, w2, mid_scales_ptr, w2_scales_ptr, sorted_ptr, part_ptr, expert, 
         c = tl.reshape(w2.load([expert, (2 * tile + 1) * BLOCK, depth * BLOCK]), [BLOCK, BLOCK])
         left = _scaled(left, a, b, left_factor, SWAP)
         right = _scaled(right, a, c, right_factor, SWAP)
-    slot = tl.load(sorted_ptr + first + row, mask=live, other=0)
+    slot = _slots(sorted_ptr, first, row, live, ROWS, DIRECT)
     _store(part_ptr, left, slot, live, 2 * tile * BLOCK, HIDDEN, BLOCK, SWAP)
     _store(part_ptr, right, slot, live, (2 * tile + 1) * BLOCK, HIDDEN, BLOCK, SWAP)
 
@@ -246,24 +264,23 @@ def _down(mid, w2, mid_scales_ptr, w2_scales_ptr, sorted_ptr, part_ptr, expert, 
 @triton.jit(do_not_specialize=["max_blocks"])
 def down_kernel(mid, mid_half, w2, mid_scales_ptr, w2_scales_ptr, sorted_ptr, map_ptr, part_ptr, max_blocks,
                 HIDDEN: tl.constexpr, INTER: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BAND: tl.constexpr,
-                SWAP: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr):
+                SWAP: tl.constexpr, SPLIT: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr):
     """mid and mid_half are descriptors of [places, INTER] with boxes of ROWS and half as many rows, w2 one of
     [experts, HIDDEN, INTER] with boxes [1, BLOCK, BLOCK]."""
     block, tile = _tile(max_blocks, tl.cdiv(HIDDEN, 2 * BLOCK), BAND)
     _after(PDL)
-    expert = tl.load(map_ptr + 2 * block)
+    expert, rows = _block(map_ptr, block, DIRECT)
     if expert >= 0:
-        rows = tl.load(map_ptr + 2 * block + 1)
         if SPLIT:
             if rows <= ROWS // 2:
                 _down(mid_half, w2, mid_scales_ptr, w2_scales_ptr, sorted_ptr, part_ptr, expert, rows, block * ROWS,
-                      tile, HIDDEN, INTER, ROWS // 2, BLOCK, SWAP)
+                      tile, HIDDEN, INTER, ROWS // 2, BLOCK, SWAP, DIRECT)
             else:
                 _down(mid, w2, mid_scales_ptr, w2_scales_ptr, sorted_ptr, part_ptr, expert, rows, block * ROWS, tile,
-                      HIDDEN, INTER, ROWS, BLOCK, SWAP)
+                      HIDDEN, INTER, ROWS, BLOCK, SWAP, DIRECT)
         else:
             _down(mid, w2, mid_scales_ptr, w2_scales_ptr, sorted_ptr, part_ptr, expert, rows, block * ROWS, tile,
-                  HIDDEN, INTER, ROWS, BLOCK, SWAP)
+                  HIDDEN, INTER, ROWS, BLOCK, SWAP, DIRECT)
 
 
 @triton.jit
@@ -403,7 +420,7 @@ def route(topk_ids: torch.Tensor, experts: int, rows: int) -> tuple[torch.Tensor
 
 def depth_of(programs: int, config: Config) -> int:
     """Stages: where programs are fewer than multiprocessors, each holds more in flight."""
-    return 6 if config.swap and config.rows <= 32 and programs <= 132 else config.stages
+    return 4 if config.swap and config.rows <= 32 and programs <= 132 else config.stages
 
 
 class Model(torch.nn.Module):
@@ -418,7 +435,11 @@ class Model(torch.nn.Module):
         slots, device, dtype = tokens * top_k, hidden_states.device, hidden_states.dtype
         choice = config(slots, experts)
         rows, swap, split, band, warps, stages, long = choice
-        order, described, used, blocks = route(topk_ids, experts, rows)
+        direct = tokens == 1 and not long  # its experts are distinct: each slot is a block, and nothing is to be sorted
+        if direct:
+            order, described, used, blocks = topk_ids, topk_ids, topk_ids, slots
+        else:
+            order, described, used, blocks = route(topk_ids, experts, rows)
         mid = torch.empty((blocks * rows, inter), dtype=dtype, device=device)
         mid_scales = torch.empty((blocks * rows, inter // BLOCK), dtype=torch.float32, device=device)
         part = torch.empty((slots, hidden), dtype=torch.bfloat16, device=device)
@@ -430,9 +451,9 @@ class Model(torch.nn.Module):
         mids = [TensorDescriptor(mid, [blocks * rows, inter], [inter, 1], [height, BLOCK])
                 for height in (rows, rows // 2)]  # fmt: skip
         common = {"HIDDEN": hidden, "INTER": inter, "ROWS": rows, "BLOCK": BLOCK, "BAND": band, "PDL": PDL,
-                  "num_warps": warps, "launch_pdl": PDL}  # fmt: skip
+                  "num_warps": warps}  # fmt: skip
         if long:
-            common |= {"PROGRAMS": PROGRAMS, "FLATTEN": FLATTEN, "num_stages": stages}
+            common |= {"PROGRAMS": PROGRAMS, "FLATTEN": FLATTEN, "num_stages": stages, "launch_pdl": PDL}
             gate_up_long_kernel[(PROGRAMS,)](
                 hidden_states, ups, a_scale, fc1_scale, order, described, used, mid, mid_scales, largest, TOP_K=top_k,
                 **common,
@@ -444,12 +465,13 @@ class Model(torch.nn.Module):
             programs = blocks * (inter // BLOCK)
             gate_up_kernel[(programs,)](
                 hidden_states, ups, a_scale, fc1_scale, order, described, mid, mid_scales, blocks, largest,
-                TOP_K=top_k, SWAP=swap, SPLIT=split, num_stages=depth_of(programs, choice), **common,
+                TOP_K=top_k, SWAP=swap, SPLIT=split, DIRECT=direct, num_stages=depth_of(programs, choice),
+                launch_pdl=PDL and not direct, **common,
             )  # fmt: skip
             programs = blocks * triton.cdiv(hidden, 2 * BLOCK)
             down_kernel[(programs,)](
                 *mids, downs, mid_scales, fc2_scale, order, described, part, blocks, SWAP=swap, SPLIT=split,
-                num_stages=depth_of(programs, choice), **common,
+                DIRECT=direct, num_stages=depth_of(programs, choice), launch_pdl=PDL, **common,
             )  # fmt: skip
         width = min(1024, triton.next_power_of_2(hidden))
         sum_kernel[(tokens, triton.cdiv(hidden, width))](

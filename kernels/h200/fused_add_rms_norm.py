@@ -4,8 +4,10 @@ Bound by memory bandwidth from about 10 MB on and by one trip to memory below th
 layout, so that their squares add up in registers; rows of at most a warp need no barrier. The weight comes with the
 row, not after its sum, and the new residual leaves before the sum. It is rounded to the storage type before it is
 normalized.
-Expected on an H200, launch and events (2.2 us) included: 126x2048 4.2 us (attainable S 0.71), 1024x2048 7.6 us
-(0.46), 24752x1280 62.5 us (0.84).
+A row has the most threads with which all rows are under way at once; a second wave of a few rows costs most.
+A sweep on an H200, where a launch alone takes 3 us: 1024x2048 8.0 us (S 0.44), 558x5120 9.6 us (0.50; 10.1 in 1.4
+waves), 2032x2048 11.8 us (0.59; 12.4 in 1.3 waves, 12.6 in 1.9), 1024x5120 14.5 us (0.60), 917x7168 17.5 us (0.63),
+1720x5120 21.5 us (0.68). 632x7168 took 13.3 us (0.57) in 1.2 waves: predicted 12.8 in the one that it has now.
 """
 
 import torch
@@ -16,14 +18,23 @@ from triton.experimental.gluon import language as gl
 
 def config(rows: int, hidden: int) -> tuple[int, int, int]:
     """Threads that share a row, rows a program, warps a program."""
-    # As many threads a row as let all rows, or 64 KB a multiprocessor, be under way at once.
+    # The most threads a row that let all rows be under way at once; if none do, that let 60 KB a multiprocessor (90 KB
+    # of wide rows) be.
+    enough = 90000 if hidden > 4096 else 60000
     threads = min(512, max(1, triton.next_power_of_2(hidden) // 8))
-    while threads > 32:
+    choice = 0
+    while True:
         passes = triton.cdiv(hidden, 8 * threads)
         resident = min(2048, 65536 // (16 + 12 * passes)) // threads
-        if resident * 132 >= rows or resident * hidden * 4 >= 60000 or passes > 3:
+        if resident * 132 >= rows:
+            choice = threads
+            break
+        if not choice and (resident * hidden * 4 >= enough or passes > 3 or threads <= 32):
+            choice = threads
+        if threads <= 32 or passes > 4:
             break
         threads //= 2
+    threads = choice
     warps = max(threads // 32, 4 if rows > 528 else 1)
     return threads, 32 * warps // threads, warps
 
@@ -88,7 +99,7 @@ def fused_add_rms_norm_kernel(x_ptr, residual_ptr, weight_ptr, out_ptr, sum_ptr,
     squares = gl.zeros([ROWS, COLS], gl.float32, layout=layout)
     sums = ()
     for i in gl.static_range(PASSES):
-        x = _wide(xs[i], ws[i][None, :], zero) if ACROSS > 1 else xs[i].to(gl.float32)
+        x = _wide(xs[i], ws[i][None, :], zero) if ACROSS > 1 or PASSES > 1 else xs[i].to(gl.float32)
         total = _rounded(x + rs[i].to(gl.float32), dtype)
         if WHOLE and (i + 1) * COLS <= H:
             gl.store(sum_ptr + place + i * COLS, total)

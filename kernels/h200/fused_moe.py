@@ -1,13 +1,13 @@
 """Mixture of experts as two grouped products over slots sorted by expert, and a sum: 4 launches (5 from 2049 slots on).
 
-Slots are sorted into blocks of `rows` of one expert (histogram and sort of chunks, deterministic). The first product
-loads gathered tokens by cp.async and [gate, up] rows of w1 by one TMA box into one wgmma tile, split in registers for
-SiLU. Few rows an expert: the weights are the M side of the product, and streaming them bounds the time; many: 128 rows
-by 256 columns, bound by wgmma and L2: a block with at most 64 rows left does half the work, or (very many) a program a
-multiprocessor goes from tile to tile. The last kernel sums the slots of a token with their weights. Launches depend
-programmatically, so that one starts while the other ends.
-Expected on an H200: shape 24 (64 tokens, 1.2 GB of weights) 310 us, S 0.80; shape 9 (2400 tokens) 460 us, S 0.56;
-shape 14 (45936 tokens) 5600 us, S 0.63. Needs hidden and intermediate sizes that are multiples of 8.
+Slots are sorted into blocks of `rows` of one expert (histogram and sort of chunks, deterministic; one token needs
+none). The first product loads gathered tokens by cp.async and [gate, up] rows of w1 by one TMA box into one wgmma tile,
+split in registers for SiLU. Few rows an expert: the weights are the M side of the product, and streaming them bounds
+the time; many: 128 rows by 256 columns, bound by wgmma and L2: a block with at most 64 rows left does half the work, or
+(very many) a program a multiprocessor goes from tile to tile. The last kernel sums the slots of a token with their
+weights. Launches depend programmatically, so that one starts while the other ends.
+Measured on an H200: shape 2 (668 tokens) 114 us, S 0.38; 4 209, 0.48; 5 380, 0.56; 9 (2400 tokens) 470, 0.55; 17 484,
+0.54; 18 739, 0.41. Needs hidden and intermediate sizes that are multiples of 8.
 """
 
 from typing import NamedTuple
@@ -52,7 +52,7 @@ def config(slots: int, experts: int, hidden: int, inter: int) -> Config:
     if average <= 80:
         return Config(64, True, False, 8, Tile(64, 64, 4, 3), Tile(64, 64, 4, 4))
     if average <= 180:  # bound by the weights and by L2: two programs on a multiprocessor
-        return Config(128, False, True, 8, Tile(64, 64, 4, 3), Tile(128, 64, 4, 3))
+        return Config(128, False, True, 8, Tile(128, 64, 8, 4), Tile(128, 64, 4, 3))
     if average <= 640 or hidden % 64 or inter % 64:
         down = Tile(256, 64, 8, 4) if inter > 1024 else Tile(128, 64, 4, 3)  # short sums: one's end hides another's
         return Config(128, False, True, 16, Tile(128, 64, 8, 4), down)
@@ -137,11 +137,29 @@ def _tile(max_blocks, tiles_n, BAND: tl.constexpr):
 
 
 @triton.jit
+def _block(map_ptr, block, DIRECT: tl.constexpr):
+    """Expert and rows of a block. DIRECT: nothing was sorted, each slot is a block, and map_ptr is topk_ids."""
+    if DIRECT:
+        return tl.load(map_ptr + block), 1
+    else:
+        return tl.load(map_ptr + 2 * block), tl.load(map_ptr + 2 * block + 1)
+
+
+@triton.jit
+def _slots(sorted_ptr, first, row, live, ROWS: tl.constexpr, DIRECT: tl.constexpr):
+    if DIRECT:
+        return first // ROWS + row * 0
+    else:
+        return tl.load(sorted_ptr + first + row, mask=live, other=0)
+
+
+@triton.jit
 def _gate_up(x_ptr, w1, sorted_ptr, mid_ptr, expert, rows, first, col, HIDDEN: tl.constexpr, INTER: tl.constexpr,
-             TOP_K: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, SWAP: tl.constexpr):
+             TOP_K: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, SWAP: tl.constexpr,
+             DIRECT: tl.constexpr):
     row = tl.arange(0, ROWS)
     live = row < rows
-    token = tl.load(sorted_ptr + first + row, mask=live, other=0) // TOP_K
+    token = _slots(sorted_ptr, first, row, live, ROWS, DIRECT) // TOP_K
     k = tl.arange(0, DEPTH)
     x = x_ptr + token.to(tl.int64)[:, None] * HIDDEN + k[None, :]
     if SWAP:
@@ -173,28 +191,29 @@ def _gate_up(x_ptr, w1, sorted_ptr, mid_ptr, expert, rows, first, col, HIDDEN: t
 @triton.jit(do_not_specialize=["max_blocks"])
 def gate_up_kernel(x_ptr, w1, sorted_ptr, map_ptr, mid_ptr, max_blocks, HIDDEN: tl.constexpr, INTER: tl.constexpr,
                    TOP_K: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr,
-                   BAND: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr):
+                   BAND: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr, DIRECT: tl.constexpr,
+                   PDL: tl.constexpr):
     """w1 is a descriptor of [2 * experts, INTER, HIDDEN] with boxes of COLS by DEPTH, of gate and up if not SWAP."""
     block, tile = _tile(max_blocks, tl.cdiv(INTER, COLS), BAND)
     _after(PDL)
-    expert = tl.load(map_ptr + 2 * block)
+    expert, rows = _block(map_ptr, block, DIRECT)
     if expert >= 0:
-        rows = tl.load(map_ptr + 2 * block + 1)
         if SPLIT:
             if rows <= ROWS // 2:
                 _gate_up(x_ptr, w1, sorted_ptr, mid_ptr, expert, rows, block * ROWS, tile * COLS, HIDDEN, INTER, TOP_K,
-                         ROWS // 2, COLS, DEPTH, SWAP)
+                         ROWS // 2, COLS, DEPTH, SWAP, DIRECT)
             else:
                 _gate_up(x_ptr, w1, sorted_ptr, mid_ptr, expert, rows, block * ROWS, tile * COLS, HIDDEN, INTER, TOP_K,
-                         ROWS, COLS, DEPTH, SWAP)
+                         ROWS, COLS, DEPTH, SWAP, DIRECT)
         else:
             _gate_up(x_ptr, w1, sorted_ptr, mid_ptr, expert, rows, block * ROWS, tile * COLS, HIDDEN, INTER, TOP_K,
-                     ROWS, COLS, DEPTH, SWAP)
+                     ROWS, COLS, DEPTH, SWAP, DIRECT)
 
 
 @triton.jit
 def _down(mid, w2, sorted_ptr, part_ptr, expert, rows, first, col, HIDDEN: tl.constexpr, INTER: tl.constexpr,
-          ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, SWAP: tl.constexpr):
+          ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, SWAP: tl.constexpr,
+          DIRECT: tl.constexpr):
     acc = tl.zeros([COLS, ROWS] if SWAP else [ROWS, COLS], tl.float32)
     for start in range(0, INTER, DEPTH):
         # Rows past the block's own hold anything; their products are not stored.
@@ -205,7 +224,7 @@ def _down(mid, w2, sorted_ptr, part_ptr, expert, rows, first, col, HIDDEN: tl.co
     if SWAP:
         part = part.T
     row = tl.arange(0, ROWS)
-    slot = tl.load(sorted_ptr + first + row, mask=row < rows, other=0)
+    slot = _slots(sorted_ptr, first, row, row < rows, ROWS, DIRECT)
     cols = col + tl.arange(0, COLS)
     there = part_ptr + slot.to(tl.int64)[:, None] * HIDDEN + cols[None, :]
     tl.store(there, part, mask=(row < rows)[:, None] & (cols < HIDDEN)[None, :])
@@ -214,24 +233,23 @@ def _down(mid, w2, sorted_ptr, part_ptr, expert, rows, first, col, HIDDEN: tl.co
 @triton.jit(do_not_specialize=["max_blocks"])
 def down_kernel(mid, mid_half, w2, sorted_ptr, map_ptr, part_ptr, max_blocks, HIDDEN: tl.constexpr,
                 INTER: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, BAND: tl.constexpr,
-                SWAP: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr):
+                SWAP: tl.constexpr, SPLIT: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr):
     """mid and mid_half are descriptors of [places, INTER] with boxes of ROWS and half as many rows, w2 one of
     [experts, HIDDEN, INTER] with boxes [1, COLS, DEPTH]."""
     block, tile = _tile(max_blocks, tl.cdiv(HIDDEN, COLS), BAND)
     _after(PDL)
-    expert = tl.load(map_ptr + 2 * block)
+    expert, rows = _block(map_ptr, block, DIRECT)
     if expert >= 0:
-        rows = tl.load(map_ptr + 2 * block + 1)
         if SPLIT:
             if rows <= ROWS // 2:
                 _down(mid_half, w2, sorted_ptr, part_ptr, expert, rows, block * ROWS, tile * COLS, HIDDEN, INTER,
-                      ROWS // 2, COLS, DEPTH, SWAP)
+                      ROWS // 2, COLS, DEPTH, SWAP, DIRECT)
             else:
                 _down(mid, w2, sorted_ptr, part_ptr, expert, rows, block * ROWS, tile * COLS, HIDDEN, INTER, ROWS,
-                      COLS, DEPTH, SWAP)
+                      COLS, DEPTH, SWAP, DIRECT)
         else:
             _down(mid, w2, sorted_ptr, part_ptr, expert, rows, block * ROWS, tile * COLS, HIDDEN, INTER, ROWS, COLS,
-                  DEPTH, SWAP)
+                  DEPTH, SWAP, DIRECT)
 
 
 @triton.jit
@@ -343,7 +361,11 @@ class Model(torch.nn.Module):
         (tokens, hidden), experts, inter, top_k = hidden_states.shape, self.experts, self.inter, self.top_k
         slots, device, dtype = tokens * top_k, hidden_states.device, hidden_states.dtype
         rows, swap, split, band, first, second, long = config(slots, experts, hidden, inter)
-        order, described, used, blocks = route(topk_ids, experts, rows)
+        direct = tokens == 1 and not long  # its experts are distinct: each slot is a block, and nothing is to be sorted
+        if direct:
+            order, described, used, blocks = topk_ids, topk_ids, topk_ids, slots
+        else:
+            order, described, used, blocks = route(topk_ids, experts, rows)
         mid = torch.empty((blocks * rows, inter), dtype=dtype, device=device)
         part = torch.empty((slots, hidden), dtype=dtype, device=device)
         out = torch.empty((tokens, hidden), dtype=torch.float32, device=device)
@@ -355,7 +377,7 @@ class Model(torch.nn.Module):
         mids = [TensorDescriptor(mid, [blocks * rows, inter], [inter, 1], [height, second.depth])
                 for height in (rows, rows // 2)]  # fmt: skip
         up_tile = {"ROWS": rows, "COLS": first.cols, "DEPTH": first.depth, "BAND": band, "PDL": PDL,
-                   "num_warps": first.warps, "num_stages": first.stages, "launch_pdl": PDL}  # fmt: skip
+                   "num_warps": first.warps, "num_stages": first.stages, "launch_pdl": PDL and not direct}  # fmt: skip
         down_tile = {"ROWS": rows, "COLS": second.cols, "DEPTH": second.depth, "BAND": band, "PDL": PDL,
                      "num_warps": second.warps, "num_stages": second.stages, "launch_pdl": PDL}  # fmt: skip
         if long:
@@ -370,11 +392,11 @@ class Model(torch.nn.Module):
         else:
             gate_up_kernel[(blocks * triton.cdiv(inter, first.cols),)](
                 hidden_states, pairs, order, described, mid, blocks, HIDDEN=hidden, INTER=inter, TOP_K=top_k,
-                SWAP=swap, SPLIT=split, **up_tile,
+                SWAP=swap, SPLIT=split, DIRECT=direct, **up_tile,
             )  # fmt: skip
             down_kernel[(blocks * triton.cdiv(hidden, second.cols),)](
                 *mids, downs, order, described, part, blocks, HIDDEN=hidden, INTER=inter, SWAP=swap, SPLIT=split,
-                **down_tile,
+                DIRECT=direct, **down_tile,
             )  # fmt: skip
         width = min(1024, triton.next_power_of_2(hidden))
         sum_kernel[(tokens, triton.cdiv(hidden, width))](

@@ -3,8 +3,8 @@
 One token (all published shapes) is bound by one trip to memory: a head and the weight that its place calls for are
 asked for at once, and 16 lanes hold a head of 128, so that its sum needs no barrier. A prompt is bound by memory
 bandwidth.
-Expected on an H200, launch and events (2.2 us) included: one token 3.6 us (attainable S 0.83), 1000 tokens of 32/4
-heads 8.2 us (0.52), 8192 tokens of 64/8 heads 83 us (0.84).
+A sweep on an H200, where a launch alone takes 3 us: one token 3.7 us, 1000 tokens of 32/4 heads 9.1 us (S 0.47), 8192
+tokens of 40/8 heads 59.2 us (0.83).
 """
 
 import torch
@@ -16,7 +16,7 @@ from triton.experimental.gluon import language as gl
 def config(rows: int, size: int) -> tuple[int, int, int]:
     """Threads that share a head, heads a program, warps a program."""
     threads = max(1, min(32, triton.next_power_of_2(size) // 8))
-    warps = 4 if rows * size < 1 << 20 else 8
+    warps = 4
     while warps > 1 and rows * threads < 132 * 32 * warps:
         warps //= 2
     return threads, 32 * warps // threads, warps  # of twice the heads, ptxas loads one after the other
@@ -26,7 +26,8 @@ def config(rows: int, size: int) -> tuple[int, int, int]:
 @gluon.jit(do_not_specialize=["rows"])
 def fused_qk_rmsnorm_kernel(x_ptr, q_weight_ptr, k_weight_ptr, out_ptr, rows, stride, eps, HEADS: gl.constexpr,
                             KV_HEADS: gl.constexpr, D: gl.constexpr, COLS: gl.constexpr, VECTOR: gl.constexpr,
-                            LANES: gl.constexpr, ROWS: gl.constexpr, WHOLE: gl.constexpr, WARPS: gl.constexpr):
+                            LANES: gl.constexpr, ROWS: gl.constexpr, WHOLE: gl.constexpr, EVICT: gl.constexpr,
+                            WARPS: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1, VECTOR], [32 // LANES, LANES], [WARPS, 1], [1, 0])
     TOTAL: gl.constexpr = HEADS + 2 * KV_HEADS
     MASK: gl.constexpr = COLS > D or not WHOLE
@@ -45,7 +46,7 @@ def fused_qk_rmsnorm_kernel(x_ptr, q_weight_ptr, k_weight_ptr, out_ptr, rows, st
         raw = gl.load(source, mask=inside, other=0.0)
         w = gl.load(weight, mask=inside, other=0.0)
     else:
-        raw = gl.load(source)
+        raw = gl.load(source, eviction_policy=EVICT)
         w = gl.load(weight)
 
     x = raw.to(gl.float32)
@@ -74,6 +75,6 @@ class Model(torch.nn.Module):
         fused_qk_rmsnorm_kernel[(triton.cdiv(rows, tile),)](
             hidden_states, q_weight, k_weight, out, rows, hidden_states.stride(0), self.eps, HEADS=self.heads,
             KV_HEADS=self.kv_heads, D=self.size, COLS=cols, VECTOR=vector, LANES=threads, ROWS=tile,
-            WHOLE=rows >= tile, WARPS=warps, num_warps=warps,
+            WHOLE=rows >= tile, EVICT="evict_first" if rows * self.size < 1 << 23 else "", WARPS=warps, num_warps=warps,
         )  # fmt: skip
         return out

@@ -3,9 +3,9 @@
 One token (all published shapes) is bound by one trip to memory: everything is asked for at once, and frequencies are
 made meanwhile, as products of powers of the first one in double, in turns: the fraction of position times frequency
 is exact enough for the approximate sine and cosine, so that there is no slow path and little code. A prompt is bound
-by memory bandwidth: a program then takes all heads of its tokens and turns them by the same sines and cosines.
-Expected on an H200, launch and events (2.2 us) included: one token 3.9 us (attainable S 0.77), 256 tokens of 64/8
-heads 6.2 us (0.48), 8192 tokens of 32/4 heads 43 us (0.81).
+by memory bandwidth: a program then takes up to three chunks of a few tokens, turned by the same sines and cosines.
+A sweep on an H200, where a launch alone takes 3 us: one token 3.7 us (5.0 to 5.2 by the first version), 256 tokens of
+64/8 heads 7.0 us (S 0.31), 2048 of 40/8 19.6 us (0.62), 8192 of 32/4 46.9 us (0.75).
 """
 
 import math
@@ -18,11 +18,12 @@ from triton.experimental.gluon import language as gl
 
 def config(tokens: int, heads: int, kv_heads: int, half: int) -> tuple[int, int, int, int]:
     """Heads in a chunk, chunks a program, tokens a program, pairs a thread and head."""
-    tile = math.gcd(heads, kv_heads)
-    tile = min(8, tile & -tile)
-    chunks = (heads + 2 * kv_heads) // tile
-    if tokens * chunks < 2048:
+    common = math.gcd(heads, kv_heads)
+    tile = min(8, common & -common)
+    if tokens * (heads + 2 * kv_heads) < 2048 * tile:
         return tile, 1, 1, min(2, half & -half)
+    tile = min(4, tile)
+    chunks = (heads + 2 * kv_heads) // tile
     vector = min(8, half & -half)
     runs = next(run for run in range(3, 0, -1) if chunks % run == 0)
     return tile, runs, max(1, 16 // tile), vector

@@ -4,8 +4,10 @@ Bound by memory bandwidth from about 10 MB on and by one trip to memory below th
 scale of a row is its largest |sum * weight| times the inverse RMS, so that the largest is taken beside the squares,
 and codes do not depend on the inverse RMS at all. The weight comes with the row and the new residual leaves before
 the reduction.
-Expected on an H200, launch and events (2.2 us) included: 117x2048 4.3 us (attainable S 0.70), 1769x2048 9.6 us
-(0.55), 26080x2048 92 us (0.85).
+A row has the most threads with which all rows are under way at once; a second wave of a few rows costs most.
+A sweep on an H200, where a launch alone takes 3 us: 650x4096 9.1 us (S 0.43), 1769x2048 10.7 us (0.50), 1013x4096
+11.6 us (0.52; 11.9 in 1.9 waves, 12.3 in 1.3), 3260x2048 16.2 us (0.60), 2058x4096 19.5 us (0.63), 11399x2048 43.3 us
+(0.79).
 """
 
 import torch
@@ -16,14 +18,21 @@ from triton.experimental.gluon import language as gl
 
 def config(rows: int, hidden: int) -> tuple[int, int, int]:
     """Threads that share a row, rows a program, warps a program."""
-    # As many threads a row as let all rows, or 64 KB a multiprocessor, be under way at once.
+    # The most threads a row that let all rows be under way at once; if none do, that let 60 KB a multiprocessor be.
     threads = min(512, max(1, triton.next_power_of_2(hidden) // 8))
-    while threads > 32:
+    choice = 0
+    while True:
         passes = triton.cdiv(hidden, 8 * threads)
         resident = min(2048, 65536 // (16 + 12 * passes)) // threads
-        if resident * 132 >= rows or resident * hidden * 4 >= 60000 or passes > 3:
+        if resident * 132 >= rows:
+            choice = threads
+            break
+        if not choice and (resident * hidden * 4 >= 60000 or passes > 3 or threads <= 32):
+            choice = threads
+        if threads <= 32 or passes > 4:
             break
         threads //= 2
+    threads = choice
     warps = max(threads // 32, 4 if rows > 528 else 1)
     return threads, 32 * warps // threads, warps
 
@@ -100,7 +109,7 @@ def fused_rmsnorm_quant_kernel(x_ptr, residual_ptr, weight_ptr, q_ptr, scale_ptr
     tops = gl.zeros([ROWS, COLS], gl.int32, layout=layout)
     products = ()
     for i in gl.static_range(PASSES):
-        x = _wide(xs[i], ws[i][None, :], zero) if ACROSS > 1 else xs[i].to(gl.float32)
+        x = _wide(xs[i], ws[i][None, :], zero) if ACROSS > 1 or PASSES > 1 else xs[i].to(gl.float32)
         total = _rounded(x + rs[i].to(gl.float32), dtype)
         if WHOLE and (i + 1) * COLS <= H:
             gl.store(sum_ptr + place + i * COLS, total)

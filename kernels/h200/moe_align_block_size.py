@@ -1,8 +1,9 @@
 """Counting sort by expert with padded runs: chunks are counted side by side, then each sorts itself into its place.
 
-Up to 1024 slots are one launch; more are two, the second launched programmatically, with its slots already in registers
+Up to 512 slots are one launch; more are two, the second launched programmatically, with its slots already in registers
 when the counts are there. Bound by launches and by the sort's chain of shuffles: the roofline is far below either.
-Expected on an H200: 8 slots 5 us (S 0.0002), 4160 slots 7 us (S 0.0025), 65536 slots 9 us (S 0.01).
+A sweep on an H200: 8 slots 4.9 us (5.4 with four times the filling a program), 4160 slots 8.4 us, 16352 slots 7.7 us,
+31488 slots 8.5 us (9.3 to 9.7 by chunks of 512, 14 to 15 of 1024), 65536 slots 10 us (S 0.01).
 """
 
 import torch
@@ -87,7 +88,7 @@ class Model(torch.nn.Module):
         used = torch.empty((1,), dtype=torch.int32, device=device)
 
         experts = max(32, triton.next_power_of_2(self.num_experts))
-        chunk = max(128, triton.next_power_of_2(slots)) if slots <= 1024 else 512
+        chunk = max(128, triton.next_power_of_2(slots)) if slots <= 512 else 256
         # Every program reads all counts: at most 128 chunks as long as a chunk can be sorted in registers.
         while chunk < 4096 and triton.cdiv(slots, chunk) > 128:
             chunk *= 2
@@ -96,11 +97,12 @@ class Model(torch.nn.Module):
         if chunks > 1:
             counts = torch.empty((chunks, experts), dtype=torch.int32, device=device)
             count_kernel[(chunks,)](topk_ids, counts, slots, EXPERTS=experts, CHUNK=chunk, PDL=PDL, num_warps=4)
-        fill = max(1, min(triton.next_power_of_2(triton.cdiv(blocks, chunks)), 2048 // block))
+        most = (512 if chunks == 1 else 2048) // block
+        fill = max(1, min(triton.next_power_of_2(triton.cdiv(blocks, chunks)), most))
         fill = 1 << (fill.bit_length() - 1)
         align_kernel[(max(chunks, triton.cdiv(blocks, fill)),)](
             topk_ids, counts, sorted_ids, expert_ids, used, slots, chunks, blocks, BLOCK=block,
             BLOCK_PAD=triton.next_power_of_2(block), EXPERTS=experts, CHUNK=chunk,
-            CHUNKS=triton.next_power_of_2(chunks), FILL=fill, PDL=PDL, num_warps=8, launch_pdl=PDL and chunks > 1,
+            CHUNKS=triton.next_power_of_2(chunks), FILL=fill, PDL=PDL, num_warps=4, launch_pdl=PDL and chunks > 1,
         )  # fmt: skip
         return {"sorted_token_ids": sorted_ids, "expert_ids": expert_ids, "num_tokens_post_pad": used}

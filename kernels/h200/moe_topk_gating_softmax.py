@@ -2,8 +2,9 @@
 
 Keys are integers that order as the floats do, so that the largest of a row and then the first place that holds it take
 one reduction instruction of the warp each. A program has one warp and some rows, whose chains overlap. Bound by launch
-and latency below 4000 rows, by instructions above. Expected on an H200: 1019 rows 4.5 us (S 0.03), 8192 rows of 128
-6 us (S 0.17), 13526 rows of 256 10 us (S 0.3).
+and latency below 4000 rows, by instructions above. A sweep on an H200: 1019 rows of 128 4.8 us (S 0.03), 2044 rows
+5.1 us (0.05; 5.5 by a row a program), 4083 rows 6.4 us (0.08), 8037 rows of 256 11.8 us (0.16), 13526 rows 16.1 us
+(0.19).
 """
 
 import torch
@@ -13,7 +14,7 @@ import triton.language as tl
 
 def config(rows: int, experts: int) -> int:
     """Rows of a program."""
-    return 1 if rows <= 2112 else 2 if rows <= 4224 or experts > 128 else 4
+    return 1 if rows <= 1056 else 2
 
 
 # The number of rows changes from call to call: it must not make another specialization.

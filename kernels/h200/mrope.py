@@ -4,8 +4,9 @@ Bound by memory bandwidth (all published shapes are prompts). A thread turns 8 p
 pairs, cosines and sines are asked for at once, 16 bytes an access; the heads of a token share its angles by the
 first-level cache. Sections cut at multiples of 8 leave vectors whole; interleaved axes are loaded all three, and the
 right one taken.
-Expected on an H200, launch and events (2.2 us) included: 838 tokens of 16/4 heads 6.0 us (attainable S 0.50), 3592 of
-16/1 11.5 us (0.60), 16530 of 16/1 40 us (0.79).
+A sweep on an H200, where a launch alone takes 3 us: 838 tokens of 16/4 heads 6.5 us (S 0.29), 3592 of 16/1 13.0 us
+(0.53), 8373 of 16/1 23.9 us (0.67), 16530 of 16/1 42.0 us (0.76). A warp for all heads of a token, which loads its
+angles once, was no faster.
 """
 
 import torch

@@ -4,8 +4,9 @@ Bound by memory bandwidth from about 10 MB on and by one trip to memory below th
 all passes over a row share one, so that their squares add up in registers, and rows of at most a warp need no
 barrier. The weight is loaded once a thread, with the row and not after its sum. The last tile is moved back to be
 whole: no masks.
-Expected on an H200, launch and events (2.2 us) included: 3x128 3.5 us (attainable S 0.85), 3844x1152 7.8 us (0.47),
-65556x1152 75 us (0.84).
+A sweep on an H200, where a launch alone takes 3 us: 16384x128 5.9 us (S 0.30; 6.1 not evict-first), 2500x1024 6.4 us
+(0.33), 3844x1152 8.2 us (0.45), 5000x1536 11.5 us (0.56), 8290x2048 20.4 us (0.70). Evict-first gained nothing for
+wider rows, and cost 1.5 % of 247680x128.
 """
 
 import torch
@@ -52,7 +53,7 @@ def _wide(x, w, zero):
 @gluon.jit(do_not_specialize=["rows"])
 def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, rows, stride, eps, H: gl.constexpr, COLS: gl.constexpr,
                     VECTOR: gl.constexpr, LANES: gl.constexpr, ACROSS: gl.constexpr, ROWS: gl.constexpr,
-                    WHOLE: gl.constexpr, WARPS: gl.constexpr):
+                    WHOLE: gl.constexpr, EVICT: gl.constexpr, WARPS: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1, VECTOR], [32 // LANES, LANES], [WARPS // ACROSS, ACROSS], [1, 0])
     PASSES: gl.constexpr = (H + COLS - 1) // COLS
     first = gl.program_id(0) * ROWS
@@ -68,7 +69,7 @@ def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, rows, stride, eps, H: gl.constex
     ws = ()
     for i in gl.static_range(PASSES):
         if WHOLE and (i + 1) * COLS <= H:
-            xs = xs + (gl.load(x_tile + i * COLS),)
+            xs = xs + (gl.load(x_tile + i * COLS, eviction_policy=EVICT),)
             ws = ws + (gl.load(weight_ptr + i * COLS + col),)
         else:
             inside = col < H - i * COLS
@@ -77,7 +78,7 @@ def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, rows, stride, eps, H: gl.constex
     zero = (rows >> 31).to(gl.int16)
     squares = gl.zeros([ROWS, COLS], gl.float32, layout=layout)
     for i in gl.static_range(PASSES):
-        x = _wide(xs[i], ws[i][None, :], zero) if ACROSS > 1 else xs[i].to(gl.float32)
+        x = _wide(xs[i], ws[i][None, :], zero) if ACROSS > 1 or PASSES > 1 else xs[i].to(gl.float32)
         squares += x * x
     scale = gl.rsqrt(gl.sum(squares, axis=1) * (1.0 / H) + eps)[:, None]
 
@@ -102,7 +103,7 @@ class Model(torch.nn.Module):
         vector = min(8, hidden & -hidden)
         rms_norm_kernel[(triton.cdiv(rows, tile),)](
             x, weight, out, rows, x.stride(0), self.eps, H=hidden, COLS=vector * threads, VECTOR=vector,
-            LANES=min(32, threads), ACROSS=max(1, threads // 32), ROWS=tile, WHOLE=rows >= tile, WARPS=warps,
-            num_warps=warps,
+            LANES=min(32, threads), ACROSS=max(1, threads // 32), ROWS=tile, WHOLE=rows >= tile,
+            EVICT="evict_first" if hidden <= 128 and rows * hidden < 1 << 23 else "", WARPS=warps, num_warps=warps,
         )  # fmt: skip
         return out

@@ -73,3 +73,32 @@ def test_the_filter_takes_nan_zeros_infinities_and_sorted_rows_as_the_reference_
         got = load_candidate("topk_filter").Model(50)(x)
     expected = forward("topk_filter", shape_of("topk_filter"), {"logits": x})["out"]
     torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def distributions(width):
+    """Rows that no bell describes: powers, steps, two bells, subnormal, huge, few values, infinities, NaN."""
+    x = torch.randn(12, width, generator=torch.Generator().manual_seed(3))
+    x[0] = x[0] ** 5
+    x[1] = torch.exp(4 * x[1])
+    x[2] = 0.5
+    x[3, : width // 2] += 30
+    x[4] = -x[4].abs()
+    x[5] *= 1e-39
+    x[6] *= 1e25
+    x[7] = torch.round(x[7])
+    x[8, 3] = 3e38
+    x[9] = -torch.inf
+    x[9, 5:9] = 1.0
+    x[10] = torch.where(x[10] > 2, torch.inf, x[10])
+    x[11] = torch.where(x[11].abs() < 0.01, float("nan"), x[11])
+    return x
+
+
+@pytest.mark.parametrize("width", [100, 2048, 8200])
+@pytest.mark.parametrize("k", [1, 13, 50])
+def test_the_filter_takes_other_distributions(width, k):
+    x = distributions(width)
+    with emulator.stream():
+        got = load_candidate("topk_filter").Model(k)(x)
+    expected = forward("topk_filter", shape_of("topk_filter", {"top_k": k}), {"logits": x})["out"]
+    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
